@@ -1,0 +1,106 @@
+"""One error for many ranks, in words: which rank, what happened, at which line of which cell, what to do next."""
+
+from __future__ import annotations
+
+import linecache
+import signal
+import sys
+from pathlib import Path
+
+Frame = tuple[str, int, str]  # file, line, function
+
+WORDS = {
+    "SIGKILL": "was killed (SIGKILL)",
+    "SIGTERM": "was ended (SIGTERM)",
+    "SIGSEGV": "crashed (SIGSEGV: a memory error in compiled code)",
+    "SIGABRT": "aborted (SIGABRT: compiled code gave up; its last words are in error.run.output)",
+    "SIGBUS": "crashed (SIGBUS: often a full /dev/shm; use fewer DataLoader workers or smaller batches)",
+}
+
+
+def cell_name(file: str) -> str | None:
+    """`Cell In[7]` for the file name under which IPython compiled a cell; None for any other file."""
+    if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
+        count = getattr(shell.compile, "_filename_map", {}).get(file)
+        if count is not None:
+            return f"Cell In[{count}]"
+    return "Cell" if "/ipykernel_" in file or file.startswith("<ipython-input") else None
+
+
+def place(frame: Frame) -> str:
+    """`Cell In[7], line 4, in train` and the source line under it."""
+    file, line, function = frame
+    where = cell_name(file) or Path(file).name
+    function = "" if function == "<module>" else f", in {function}"
+    source = linecache.getline(file, line).strip()
+    return f"  {where}, line {line}{function}" + (f"\n      {source}" if source else "")
+
+
+def own_frames(frames: list[Frame]) -> list[Frame]:
+    """The frames a learner wrote: those in cells, else those outside of installed packages; outermost first."""
+    cells = [f for f in frames if cell_name(f[0])]
+    return cells or [f for f in frames if "site-packages" not in f[0] and not f[0].startswith("<")]
+
+
+def raised(rank: int, ranks: int, name: str, message: str, frames: list[tuple]) -> str:
+    if name == "SystemExit":
+        what = f"rank {rank} of {ranks} called sys.exit({message}) before its function returned"
+    else:
+        what = f"rank {rank} of {ranks} raised {name}" + (f": {message}" if message else "")
+    own = own_frames([frame[:3] for frame in frames])
+    return "\n".join([what, *(place(frame) for frame in own[-3:])])
+
+
+def died(rank: int, ranks: int, exitcode: int | None, *, out_of_memory: bool) -> tuple[str, str]:
+    """(cause, sentence) for a process that ended by itself."""
+    if exitcode is None or exitcode >= 0:
+        return "Exit", f"rank {rank} of {ranks} ended with exit code {exitcode} before its function returned"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = f"signal {-exitcode}"
+    words = WORDS.get(name, f"was ended by {name}")
+    if out_of_memory:
+        words = "was killed because memory ran out (SIGKILL): use fewer ranks, a smaller model or smaller batches"
+    return name, f"rank {rank} of {ranks} {words}"
+
+
+def doing(frames: list[Frame]) -> str:
+    """What a rank is doing, innermost frame first: `waits in all_reduce`, `is in sleep`, …"""
+    inner = [f for f in frames if not cell_name(f[0])]
+    calls = []
+    for file, _, function in inner:
+        if file.endswith(("distributed_c10d.py", "/distributed.py")) and not function.startswith(("_", "<")):
+            calls.append(function)
+    if calls:
+        return f"waits in {calls[-1]}"
+    if any(function == "_engine_run_backward" for _, _, function in inner):
+        return "waits in backward (DDP's all-reduce runs there)"
+    return "is"
+
+
+def whereabouts(stacks: dict[int, list[Frame]]) -> list[str]:
+    """One paragraph for each place at which ranks are: `ranks 0, 1, 2 wait in all_reduce` + the cell's line."""
+    groups: dict[tuple[str, Frame | None], list[int]] = {}
+    for rank, frames in sorted(stacks.items()):
+        own = own_frames(frames)
+        groups.setdefault((doing(frames), own[0] if own else None), []).append(rank)
+    lines = []
+    for (what, frame), ranks in groups.items():
+        if len(ranks) > 1:
+            what = what.replace("waits", "wait").replace("is", "are")
+        lines.append(f"{listed(ranks)} {what} here:" + (f"\n{place(frame)}" if frame else " (no line known)"))
+    return lines
+
+
+def listed(ranks: list[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
+def kills_for_memory() -> int:
+    """How often the system has ended a process of this container because memory ran out."""
+    try:
+        events = Path("/sys/fs/cgroup/memory.events").read_text()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill "))

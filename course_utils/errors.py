@@ -1,0 +1,43 @@
+"""The errors a learner can meet, all of them in words: what was asked, what was found, what to do next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .launch import Run
+
+
+class CourseError(Exception):
+    """Base of all errors of `course_utils`; a notebook shows its message alone, without our frames."""
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython's hook for exceptions that know how they want to be shown.
+        return [f"{type(self).__name__}: {self}"]
+
+
+class DeviceError(CourseError):
+    """A device was asked for that this machine does not have."""
+
+
+class LaunchError(CourseError):
+    """`launch` was called with something it cannot run; nothing was started."""
+
+
+class MetricError(CourseError):
+    """`report` or a live plot was given something that is not a number."""
+
+
+class RankError(CourseError):
+    """A rank failed, or never finished; every other rank was ended.
+
+    Attributes:
+        rank: the rank that failed first, or None when several ranks never finished.
+        cause: the name of what happened: an exception's class, a signal, "TimeLimit", "Exit".
+        traceback: the rank's own traceback, or the place where it was stuck ("" when there is none).
+        run: what was collected until then: metrics, output, timeline.
+    """
+
+    def __init__(self, message: str, *, rank: int | None, cause: str, traceback: str, run: Run) -> None:
+        super().__init__(message)
+        self.rank, self.cause, self.traceback, self.run = rank, cause, traceback, run
