@@ -107,17 +107,17 @@ def _place(ranks: int | None, device: object, backend: str | None, init_group: b
         wanted = kind if kind and count >= ranks else "cpu"
         if kind and wanted == "cpu":
             note = (
-                f"{ranks} ranks on the CPU: this machine has {count} {kind.upper()} device{'s' if count > 1 else ''}, "
+                f"{ranks} ranks on the CPU: this machine has {_count(count, kind)}, "
                 f'and each rank needs its own. launch(…, device="{kind}") shares it, over gloo.'
             )
     shared = wanted != "cpu" and count < ranks
     if shared and backend not in (None, "gloo"):
         raise LaunchError(
-            f'backend="{backend}" needs one {wanted.upper()} device a rank, and here {ranks} ranks would share {count}. '
-            f'Use ranks={count}, or backend="gloo".'
+            f'backend="{backend}" needs one {wanted.upper()} device a rank, and here {ranks} ranks would share '
+            f'{count}. Use ranks={count}, or backend="gloo".'
         )
     if shared and init_group:
-        note = f"{ranks} ranks share {count} {wanted.upper()} device{'s' if count > 1 else ''}: collectives go over gloo"
+        note = f"{ranks} ranks share {_count(count, wanted)}: collectives go over gloo"
     if init_group and backend is None:
         backend = "gloo" if shared else dist.get_default_backend_for_device(wanted)
     _check_backend(backend, wanted)
@@ -134,6 +134,10 @@ def _device_kind(device: object, kind: str | None, count: int) -> str | None:
     if kind and str(device).startswith(f"{kind}:"):
         raise DeviceError(f'device="{device}" is one device, and ranks need one each: write device="{kind}".')
     raise DeviceError(f"device={device!r}: launch finds no such device for ranks here. It has: {have}.")
+
+
+def _count(number: int, kind: str) -> str:
+    return f"{number} {kind.upper()} device{'s' if number > 1 else ''}"
 
 
 def _check_backend(backend: str | None, device: str) -> None:

@@ -15,7 +15,7 @@ LABELLED = 4  # with more series, only the highest and the lowest last value are
 
 def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> list[float]:
     """About `most` round numbers (1, 2 or 5 times a power of ten) that cover low..high; `whole`: no fractions."""
-    if not high > low:
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
         room = abs(low) * 0.5 or 1.0
         low, high = low - room, high + room
     raw = (high - low) / max(1, most - 1)
@@ -36,13 +36,33 @@ def decades(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def text_of(value: float) -> str:
-    """A number as short as it can be read: 0.0312, 96.5, 1,437, 23k, 1.2e+09."""
+    """A number as short as it can be read: 0.0312, 96.5, 1,437, 23k, 1.2M, 3e+13."""
     size = abs(value)
-    if not math.isfinite(value) or (size and (size < 1e-3 or size >= 1e7)):
+    if not math.isfinite(value) or (size and (size < 1e-3 or size >= 1e12)):
         return f"{value:.2g}"
     if size >= 1e4:
-        return f"{value / 1e3:.3g}k" if size < 1e6 else f"{value / 1e6:.3g}M"
+        return _short(value)
     return f"{value:,.0f}" if size >= 1e3 else f"{value:.3g}"
+
+
+def _short(value: float) -> str:
+    for power, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= power * 0.99999:
+            return f"{value / power:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def tick_texts(values: Sequence[float]) -> list[str]:
+    """Numbers along an axis: all in one way, with as many digits as tell them apart."""
+    if max(map(abs, values)) >= 1e4:
+        texts = [_short(v) if abs(v) < 1e12 else text_of(v) for v in values]
+    else:
+        texts = [text_of(v) for v in values]
+    digits = 3
+    while len(set(texts)) < len(values) and digits < 12:
+        digits += 1
+        texts = [f"{v:.{digits}g}" for v in values]
+    return texts
 
 
 def thin(xs: Sequence[float], ys: Sequence[float], most: int = POINTS) -> list[tuple[int, float, float]]:
@@ -102,7 +122,9 @@ class Panel:
         points = [p for lines in self.runs.values() for line in lines for p in line]
         self.empty = not points
         self.note = _note(series)
-        ys = [y for _, y in points] or [1.0]
+        ys = [y for _, y in points] or ([1.0, 10.0] if log_y else [0.0, 1.0])
+        if name.endswith("/s") and not log_y:  # a rate is seen against none at all
+            ys.append(0.0)
         self.x0, self.x1 = x_range or x_span([series], log_x=log_x)
         self.y_ticks = (decades if log_y else ticks)(min(ys), max(ys))
         self.y0, self.y1 = self.y_ticks[0], self.y_ticks[-1]
@@ -120,8 +142,9 @@ class Panel:
         return u * width, (1 - v) * height
 
     def lasts(self) -> list[tuple[int | str, int, float, float]]:
-        """(series, its place, x, y) of the last points that get a label."""
-        found = [(key, i, *lines[-1][-1]) for i, (key, lines) in enumerate(self.runs.items()) if lines]
+        """(series, its place, x, y) of the last points that get a label; equal texts are written once."""
+        ends = [(key, i, *lines[-1][-1]) for i, (key, lines) in enumerate(self.runs.items()) if lines]
+        found = list({text_of(end[3]): end for end in reversed(ends)}.values())
         if len(found) <= LABELLED:
             return found
         return [max(found, key=lambda f: f[3]), min(found, key=lambda f: f[3])]

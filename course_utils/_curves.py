@@ -10,7 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 
 from . import style
-from ._axes import Panel, Series, spread, text_of, x_span
+from ._axes import Panel, Series, spread, text_of, tick_texts, x_span
 
 Panels = Mapping[str, Mapping[int | str, Series]]
 
@@ -22,13 +22,13 @@ def panel_svg(panel: Panel, width: int, *, x_title: str, alt: str, markers: bool
     """One panel as an SVG that follows the page's colours."""
     w, h = width - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     esc, grid, axis = html.escape, [], []
-    for t in panel.y_ticks:
+    for t, text in zip(panel.y_ticks, tick_texts(panel.y_ticks), strict=True):
         y = TOP + panel.at(panel.x1, t, w, h)[1]
         grid.append(f"M{LEFT} {y:.1f}h{w}")
-        axis.append(f'<text x="{LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{text_of(t)}</text>')
-    for t in panel.x_ticks:
+        axis.append(f'<text x="{LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
+    for t, text in zip(panel.x_ticks, tick_texts(panel.x_ticks), strict=True):
         x = LEFT + panel.at(t, panel.y1, w, h)[0]
-        axis.append(f'<text x="{x:.1f}" y="{TOP + h + 16}" text-anchor="middle">{text_of(t)}</text>')
+        axis.append(f'<text x="{x:.1f}" y="{TOP + h + 16}" text-anchor="middle">{text}</text>')
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" {style.alt(alt)} fill="currentColor" '
         f'style="flex:1 1 {min(width, 300)}px;min-width:0;max-width:{width}px;height:auto;'
@@ -53,10 +53,11 @@ def panel_svg(panel: Panel, width: int, *, x_title: str, alt: str, markers: bool
         if dots:
             out.append(f'<g fill="{color}">{"".join(dots)}</g>')
     lasts = sorted(((*panel.at(x, y, w, h), key, i, y) for key, i, x, y in panel.lasts()), key=lambda f: f[1])
-    for place, (x, y, key, i, value) in zip(spread([f[1] for f in lasts], 13, 0, h), lasts, strict=True):
+    beside = max((f[0] for f in lasts), default=0) + 7
+    for place, (x, y, key, i, value) in zip(spread([f[1] for f in lasts], 13, 0, h - 6), lasts, strict=True):
         color = style.color(key, i)
         out.append(f'<circle cx="{LEFT + x:.1f}" cy="{TOP + y:.1f}" r="3" fill="{color}"/>'
-                   f'<text x="{LEFT + w + 6}" y="{TOP + place + 4:.1f}" font-weight="600" fill="{color}">'
+                   f'<text x="{LEFT + beside:.1f}" y="{TOP + place + 4:.1f}" font-weight="600" fill="{color}">'
                    f"{text_of(value)}</text>")
     if panel.empty or panel.note:
         says = panel.note or "no value yet"
@@ -113,7 +114,8 @@ def png(panels: Panels, *, title: str = "", x_title: str = "step", total: float 
     keys, names = keys_of(panels), list(panels)
     columns = len(names) if len(names) <= 3 else 2
     each, rows = panel_width(len(names)), -(-len(names) // columns)
-    extra = LINE * (bool(title) + (len(keys) > 1) * -(-len(keys) // 7) + bool(foot))
+    deep = -(-len(keys) // 6) if len(keys) > 1 else 0  # rows of the legend
+    extra = LINE * (bool(title) + deep + bool(foot))
     width, height = columns * (each + GAP) - GAP, rows * (HEIGHT + GAP) - GAP + extra
     figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
     fonts = {"color": style.GREY, "fontsize": style.SMALL * 0.72}  # px at 100 dpi -> points
@@ -128,8 +130,10 @@ def png(panels: Panels, *, title: str = "", x_title: str = "step", total: float 
         ax = figure.add_axes((x / width, 1 - (y + h) / height, w / width, h / height), facecolor="none")
         _paint(ax, panel, (w, h), x_title, markers, fonts)
     if len(keys) > 1:
-        lines = [Line2D([], [], color=style.color(k, i), linestyle=_dash(k, i), lw=1.5) for i, k in enumerate(keys)]
-        box = figure.legend(lines, [style.label(k) for k in keys], ncols=min(7, len(keys)), frameon=False,
+        wide = -(-len(keys) // deep)
+        order = [i for column in range(wide) for i in range(column, len(keys), wide)]  # matplotlib fills columns
+        lines = [Line2D([], [], color=style.color(keys[i], i), linestyle=_dash(keys[i], i), lw=1.5) for i in order]
+        box = figure.legend(lines, [style.label(keys[i]) for i in order], ncols=wide, frameon=False,
                             loc="lower left", bbox_to_anchor=(4 / width, (LINE * bool(foot) - 5) / height),
                             fontsize=fonts["fontsize"], labelcolor=style.GREY, handlelength=2.6, borderpad=0.2)
         box.set_zorder(5)
@@ -138,6 +142,11 @@ def png(panels: Panels, *, title: str = "", x_title: str = "step", total: float 
     out = io.BytesIO()
     figure.savefig(out, format="png", transparent=True)
     return out.getvalue()
+
+
+def png_width(image: bytes) -> int:
+    """Width in px that a PNG of `png` is meant to be shown at."""
+    return int.from_bytes(image[16:20], "big") // 2
 
 
 def _dash(key: int | str, position: int) -> object:
@@ -153,8 +162,8 @@ def _paint(ax: object, panel: Panel, size: tuple[float, float], x_title: str, ma
         ax.set_xscale("log")
     if panel.log_y:
         ax.set_yscale("log")
-    ax.set_xticks(panel.x_ticks, [text_of(t) for t in panel.x_ticks], **fonts)
-    ax.set_yticks(panel.y_ticks, [text_of(t) for t in panel.y_ticks], **fonts)
+    ax.set_xticks(panel.x_ticks, tick_texts(panel.x_ticks), **fonts)
+    ax.set_yticks(panel.y_ticks, tick_texts(panel.y_ticks), **fonts)
     ax.minorticks_off()
     ax.set(xlim=(panel.x0, panel.x1), ylim=(panel.y0, panel.y1))
     ax.tick_params(length=0)
@@ -169,10 +178,11 @@ def _paint(ax: object, panel: Panel, size: tuple[float, float], x_title: str, ma
             ax.plot(*zip(*line, strict=True), marker=marker, ms=3.5, **look)
     w, h = size
     lasts = sorted(((*panel.at(x, y, w, h), key, i, y) for key, i, x, y in panel.lasts()), key=lambda f: f[1])
-    for place, (x, y, key, i, value) in zip(spread([f[1] for f in lasts], 13, 0, h), lasts, strict=True):
+    beside = max((f[0] for f in lasts), default=0) + 7
+    for place, (x, y, key, i, value) in zip(spread([f[1] for f in lasts], 13, 0, h - 6), lasts, strict=True):
         bold = fonts | {"color": style.color(key, i)}
         ax.plot(x / w, 1 - y / h, "o", ms=4, color=bold["color"], transform=ax.transAxes, clip_on=False)
-        ax.text(1 + 6 / w, 1 - place / h, text_of(value), transform=ax.transAxes, va="center", weight="bold", **bold)
+        ax.text(beside / w, 1 - place / h, text_of(value), transform=ax.transAxes, va="center", weight="bold", **bold)
     if panel.empty or panel.note:
         ax.text(0.5, 1 - 10 / h, panel.note or "no value yet", transform=ax.transAxes, ha="center", fontweight="bold",
                 **fonts)

@@ -7,7 +7,6 @@ No device may be touched: a process that has initialised CUDA cannot be forked.
 import gc
 import multiprocessing.connection
 import multiprocessing.reduction
-import multiprocessing.resource_sharer
 
 import cloudpickle
 import torch

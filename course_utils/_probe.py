@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,6 +77,7 @@ def _mps(kind: str) -> tuple[Device, ...]:
 ASK = {"cuda": _many, "xpu": _many, "mps": _mps}
 
 
+@cache
 def cpu_title(root: Path) -> str:
     try:
         if platform.system() == "Darwin":

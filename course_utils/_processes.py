@@ -1,8 +1,4 @@
-"""The processes of one launch, seen from the notebook: start them from a clean server, hear them, end them.
-
-Ranks are forked from `multiprocessing`'s fork server, preloaded with torch (`_preload.py`): it never ran a kernel's
-code, so it is safe after the kernel has used CUDA or a thread pool, and a rank takes milliseconds, not seconds.
-"""
+"""The processes of one launch, seen from the notebook: start them, hear them, ask where they are, end them."""
 
 from __future__ import annotations
 
@@ -15,48 +11,19 @@ import signal
 import sys
 import threading
 import time
-import types
 import weakref
 from collections.abc import Iterator
-from multiprocessing.connection import wait
-from multiprocessing.reduction import DupFd
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 
 from . import _rank
+from ._server import fork, warm_up
 from .errors import LaunchError
 
 GRACE = 0.5  # seconds between asking a process to end and ending it
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 
-_starting = threading.Lock()
 _running: weakref.WeakSet[Ranks] = weakref.WeakSet()
-
-
-def warm_up() -> None:
-    """Start, in the background, the server that ranks are forked from; returns at once.
-
-    It imports torch by itself (two to four seconds), so that the first `launch` finds it ready.
-    """
-    if sys.platform == "win32":
-        return
-    from multiprocessing import forkserver
-
-    context = mp.get_context("forkserver")
-    with _starting:
-        context.set_forkserver_preload(["course_utils._preload"])
-        thread_limits = {"OPENBLAS_NUM_THREADS": "1"}  # a process with a thread pool cannot be forked safely
-        kept = {name: os.environ.get(name) for name in thread_limits}
-        os.environ.update(thread_limits)
-        # The server and all ranks inherit the mask: interrupts are for the kernel alone.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            for name, value in kept.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
 
 
 class Ranks:
@@ -64,11 +31,13 @@ class Ranks:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.processes: list[mp.process.BaseProcess] = []
-        self.pipes: list[mp.connection.Connection] = []
-        self.outputs: list[int] = []
+        self.processes: list[BaseProcess] = []
+        self.pipes: list[Connection] = []
+        self.outputs: list[Connection] = []
+        self._ended = False
+        self._lock = threading.Lock()
         self._alive: dict[int, int] = {}  # sentinel -> rank
-        self._open: dict[object, int] = {}  # pipe or output -> rank
+        self._open: dict[Connection, int] = {}  # pipe or output -> rank
 
     def __enter__(self) -> Ranks:
         _running.add(self)
@@ -80,34 +49,46 @@ class Ranks:
         _running.discard(self)
 
     def start(self, task: _rank.Task) -> None:
+        """Start all ranks and hand them the task.
+
+        In a thread, because an interrupt reaches the main thread alone: one that came between two lines of
+        `Process.start` would leave a rank nobody knows of.
+        """
         warm_up()
-        context = mp.get_context("forkserver")
-        for rank in range(self.count):
-            ours, theirs = mp.Pipe()
-            self.pipes.append(ours)
-            read, write = os.pipe()
-            self.outputs.append(read)
-            process = context.Process(
-                target=_rank.main, args=(rank, theirs, DupFd(write)), name=f"rank {rank}", daemon=False
-            )
-            try:
-                with _starting, _no_main_module():
-                    process.start()
-            except (EOFError, ConnectionError) as error:
-                raise LaunchError(
-                    "the server that ranks are forked from ended while it was importing torch; "
-                    "`python -c 'import course_utils._preload'` in a terminal shows why"
-                ) from error
-            finally:
-                theirs.close()
-                os.close(write)
-            self.processes.append(process)
-            self._alive[process.sentinel] = rank
-            self._open |= {ours: rank, read: rank}
-        for rank, pipe in enumerate(self.pipes):
+        failed: list[BaseException] = []
+        thread = threading.Thread(target=self._start_all, args=(failed,), daemon=True)
+        thread.start()
+        thread.join()
+        if failed:
+            raise LaunchError(
+                f"no rank could be forked ({type(failed[0]).__name__}: {failed[0]}): the server that ranks are forked "
+                "from ended, perhaps while importing torch; `python -m course_utils._preload` in a terminal shows why"
+            ) from failed[0]
+        for pipe in self.pipes:
             with contextlib.suppress(OSError):  # it died already: its exit code comes by itself
                 pipe.send(task)
-            del rank
+
+    def _start_all(self, failed: list[BaseException]) -> None:
+        for rank in range(self.count):
+            ours, theirs = mp.Pipe()
+            read, write = mp.Pipe(duplex=False)
+            try:
+                process = fork(_rank.main, rank, theirs, write, name=f"rank {rank}")
+            except (EOFError, OSError) as error:
+                failed.append(error)
+                return
+            theirs.close()
+            write.close()
+            with self._lock:
+                if self._ended:  # interrupted: the rank finds its pipe closed and leaves
+                    ours.close()
+                    read.close()
+                    return
+                self.processes.append(process)
+                self.pipes.append(ours)
+                self.outputs.append(read)
+                self._alive[process.sentinel] = rank
+                self._open |= {ours: rank, read: rank}
 
     def hear(self, timeout: float | None) -> Iterator[tuple[int, str, object]]:
         """Yield (rank, kind, value) of what arrived within `timeout` seconds.
@@ -122,13 +103,10 @@ class Ranks:
                 while pipe in self._open and pipe.poll():
                     yield from self._receive(pipe)
                 yield rank, "died", process.exitcode
-            elif isinstance(source, int):
-                if source in self._open:
-                    yield from self._read(source)
             elif source in self._open:
-                yield from self._receive(source)
+                yield from self._read(source) if source in self.outputs else self._receive(source)
 
-    def _receive(self, pipe: mp.connection.Connection) -> Iterator[tuple[int, str, object]]:
+    def _receive(self, pipe: Connection) -> Iterator[tuple[int, str, object]]:
         rank = self._open[pipe]
         try:
             kind, *values = pipe.recv()
@@ -137,16 +115,16 @@ class Ranks:
         else:
             yield rank, kind, values
 
-    def _read(self, output: int) -> Iterator[tuple[int, str, object]]:
+    def _read(self, output: Connection) -> Iterator[tuple[int, str, object]]:
         rank = self._open[output]
-        if data := os.read(output, 1 << 16):
+        if data := os.read(output.fileno(), 1 << 16):
             yield rank, "output", data
         else:
             del self._open[output]
 
     def drain(self) -> Iterator[tuple[int, str, object]]:
         """What ranks printed and nobody read yet."""
-        for output in [source for source in self._open if isinstance(source, int)]:
+        for output in self.outputs:
             while output in self._open and wait([output], 0):
                 yield from self._read(output)
 
@@ -166,7 +144,7 @@ class Ranks:
         while asked and (left := deadline - time.monotonic()) > 0:
             for output in wait([self.outputs[rank] for rank in asked], left):
                 rank = self._open.get(output)
-                text[rank] += os.read(output, 1 << 16)
+                text[rank] += os.read(output.fileno(), 1 << 16)
                 if text[rank].count(b"\n") > 1:
                     deadline = min(deadline, time.monotonic() + 0.1)
         return {
@@ -185,8 +163,10 @@ class Ranks:
 
     def end(self) -> None:
         """End every process, the ranks' own children included, and close everything. Idempotent."""
+        with self._lock:
+            self._ended = True
         for pipe in self.pipes:
-            pipe.close()  # also tells a rank that is still to be forked to leave
+            pipe.close()
         self._signal_groups(signal.SIGTERM)
         deadline = time.monotonic() + GRACE
         for process in self.processes:
@@ -195,7 +175,7 @@ class Ranks:
         for process in self.processes:
             process.join(5)
         for output in self.outputs:
-            os.close(output)
+            output.close()
         self.pipes, self.processes, self.outputs = [], [], []
         self._alive, self._open = {}, {}
 
@@ -223,17 +203,6 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
         if interrupts and sys.exc_info()[0] is None:
             signal.raise_signal(signal.SIGINT)
-
-
-@contextlib.contextmanager
-def _no_main_module() -> Iterator[None]:
-    """The function travels by value: a rank must not run the notebook, or a script, again to find it."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 @atexit.register  # runs before multiprocessing's own exit handler, which would wait for the ranks

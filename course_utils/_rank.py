@@ -10,7 +10,6 @@ import contextlib
 import faulthandler
 import linecache
 import multiprocessing as mp
-import multiprocessing.connection
 import os
 import pickle
 import signal
@@ -20,6 +19,7 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from datetime import timedelta
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ._number import number
@@ -51,7 +51,7 @@ class _Session:
     """This rank's line to the notebook."""
 
     rank: int
-    connection: multiprocessing.connection.Connection
+    connection: Connection
     began: float
     records: list[dict] = field(default_factory=list)
     reports: int = 0
@@ -101,12 +101,12 @@ def report(step: int | None = None, **values: float) -> None:
     session.records.append(head | record)
 
 
-def main(rank: int, connection: multiprocessing.connection.Connection, output: Any) -> None:
+def main(rank: int, connection: Connection, output: Connection) -> None:
     """Run one rank; the notebook's `Ranks.start` is the caller. Never returns."""
     global _session
     os.setpgid(0, 0)  # a group of its own: interrupts of the kernel pass by, and its children end with it
     _die_with_the_server()
-    _write_to(output.detach())
+    _write_to(output)
     try:
         task: Task = connection.recv()
     except EOFError:  # the notebook changed its mind
@@ -165,6 +165,9 @@ def _join_group(rank: int, task: Task) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(task.threads)
+    torch.seed()  # the server's state is every rank's: unseeded ranks are to differ, as under torchrun
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
     device_id = None
     if task.device != "cpu":
         index = rank % torch.accelerator.device_count()
@@ -188,10 +191,10 @@ def describe(error: BaseException) -> tuple[str, str, list[tuple], str]:
     return name, str(error), rows, text
 
 
-def _write_to(descriptor: int) -> None:
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+def _write_to(output: Connection) -> None:
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
+    output.close()
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lives as long as the process)
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
 
@@ -200,7 +203,7 @@ def _watch(session: _Session) -> None:
     """Send metrics in batches; leave, children included, when the notebook's process is gone."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # the main thread is the one to say where it is
     parent = mp.parent_process().sentinel
-    while not multiprocessing.connection.wait([parent], SEND_EVERY):
+    while not wait([parent], SEND_EVERY):
         try:
             session.flush()
         except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,11 +10,18 @@ if TYPE_CHECKING:
 
 
 class CourseError(Exception):
-    """Base of all errors of `course_utils`; a notebook shows its message alone, without our frames."""
+    """Base of all errors of `course_utils`; a notebook shows its message and the cell's line, without our frames."""
 
     def _render_traceback_(self) -> list[str]:
         # IPython's hook for exceptions that know how they want to be shown.
-        return [f"{type(self).__name__}: {self}"]
+        from ._failures import cell_name, place
+
+        lines = [f"{type(self).__name__}: {self}"]
+        frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(self.__traceback__)]
+        cells = [frame for frame in frames if cell_name(frame[0])]
+        if cells and "  Cell" not in lines[0]:
+            lines.append(place(cells[-1]))
+        return lines
 
 
 class DeviceError(CourseError):

@@ -5,10 +5,8 @@ The ranks are real processes with a real process group; `_rank.py` is what happe
 
 from __future__ import annotations
 
-import functools
 import linecache
 import os
-import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,17 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from . import _failures, _rank
 from ._arguments import check_arguments, packed
-from ._processes import Ranks, warm_up
+from ._heard import Heard
+from ._processes import Ranks
+from ._server import warm_up
 from .errors import RankError
-from .timeline import Span, Timeline
+from .timeline import Timeline
 
 if TYPE_CHECKING:
     from .live import LivePlot
 
 __all__ = ["Run", "launch", "warm_up"]
-
-MOST_LINES = 2_000  # printed lines a launch shows; a notebook that is sent more becomes unusable
-DRAIN = 0.1  # seconds in which the other ranks' news may arrive before the first cause is named
 
 
 @dataclass
@@ -93,7 +90,7 @@ def launch(
         print(placement.note)
     began = time.perf_counter()
     run = Run(placement.ranks, placement.device, placement.backend, [None] * placement.ranks)
-    heard = _Heard(run, live, show)
+    heard = Heard(run, live, show)
     store = _open_store()
     task = _rank.Task(
         payload=payload,
@@ -124,127 +121,6 @@ def launch(
     if failure is not None:
         raise RankError(message.text, rank=message.rank, cause=message.cause, traceback=message.traceback, run=run)
     return run
-
-
-@dataclass
-class _Message:
-    rank: int | None
-    cause: str
-    text: str
-    traceback: str = ""
-
-
-class _Heard:
-    """What the ranks said so far, and whether that is the end."""
-
-    def __init__(self, run: Run, live: LivePlot | None, show: bool) -> None:
-        self.run, self.live = run, live
-        self.done: set[int] = set()
-        self.errors: list[tuple] = []  # (time, rank, name, message, frames, traceback)
-        self.deaths: list[tuple[int, int | None]] = []
-        self.spans: list[Span] = []
-        self.printed = [bytearray() for _ in range(run.ranks)]
-        self.printer = _Printer(run.ranks) if show else None
-
-    def until_done(self, processes: Ranks, time_limit: float | None) -> Callable | None:
-        """Listen until all ranks returned (None) or one failed (a function that says how)."""
-        drain_until = None
-        deadline = None if time_limit is None else time.perf_counter() + time_limit
-        while len(self.done) < self.run.ranks:
-            now = time.perf_counter()
-            if (self.errors or self.deaths) and drain_until is None:
-                drain_until = now + DRAIN
-            if drain_until is not None and now >= drain_until:
-                return self._death if self.deaths else self._error
-            if deadline is not None and now >= deadline:
-                return functools.partial(self._too_late, time_limit)
-            waits = [end - now for end in (deadline, drain_until) if end is not None]
-            if self.live is not None:
-                waits.append(self.live.tick())
-            self.take(processes.hear(max(0.0, min(waits)) if waits else None))
-        return None
-
-    def take(self, news: Any) -> None:
-        for rank, kind, value in news:
-            if kind == "metrics":
-                self.run.metrics += value[0]
-                if self.live is not None:
-                    for record in value[0]:
-                        self.live.add(record)
-            elif kind == "output":
-                self.printed[rank] += value
-                if self.printer:
-                    self.printer.show(rank, value)
-            elif kind == "spans":
-                self.spans += [Span(rank, name, start, end, lane) for name, start, end, lane in value[0]]
-            elif kind == "result":
-                self.run.results[rank] = pickle.loads(value[0])
-                self.done.add(rank)
-            elif kind == "error":
-                self.errors.append((value[0], rank, *value[1:]))
-            elif kind == "died" and rank not in self.done and rank not in {error[1] for error in self.errors}:
-                self.deaths.append((rank, value))
-
-    def close(self, seconds: float) -> None:
-        run = self.run
-        run.seconds = seconds
-        run.output = [bytes(data).decode(errors="replace") for data in self.printed]
-        run.metrics.sort(key=lambda record: record["time"])
-        run.timeline = Timeline(self.spans)
-        if self.printer:
-            self.printer.close()
-        if self.live is not None:
-            self.live.close()
-
-    def _unfinished(self, *but: int) -> list[int]:
-        return [rank for rank in range(self.run.ranks) if rank not in self.done and rank not in but]
-
-    def _error(self, processes: Ranks, out_of_memory: bool) -> _Message:
-        _, rank, name, message, frames, trace = min(self.errors, key=lambda error: error[0])
-        return _Message(rank, name, _failures.raised(rank, self.run.ranks, name, message, frames), trace)
-
-    def _death(self, processes: Ranks, out_of_memory: bool) -> _Message:
-        rank, exitcode = self.deaths[0]
-        cause, text = _failures.died(rank, self.run.ranks, exitcode, out_of_memory=out_of_memory)
-        # Peers that lost the connection have left the place where they were; their errors remember it.
-        stacks = {r: [frame[:3] for frame in reversed(frames)] for _, r, _, _, frames, _ in self.errors}
-        stacks |= processes.where(self._unfinished(rank, *stacks))
-        others = _failures.whereabouts(stacks)
-        return _Message(rank, cause, "\n".join([text, *(f"meanwhile {line}" for line in others)]))
-
-    def _too_late(self, time_limit: float, processes: Ranks, out_of_memory: bool) -> _Message:
-        late = self._unfinished()
-        stacks = _failures.whereabouts(processes.where(late))
-        text = [f"{_failures.listed(late)} of {self.run.ranks} had not finished after the time limit of {time_limit:g} s"]
-        text += stacks
-        if self.done:
-            text.append(f"{_failures.listed(sorted(self.done))} had returned: a collective needs every rank.")
-        text.append("If the work is only slow, pass a larger time_limit (seconds), or None.")
-        return _Message(late[0] if len(late) == 1 else None, "TimeLimit", "\n".join(text), "\n".join(stacks))
-
-
-class _Printer:
-    """Print what ranks print, each line labelled, up to `MOST_LINES`."""
-
-    def __init__(self, ranks: int) -> None:
-        self.rest = [b""] * ranks
-        self.lines = 0
-
-    def show(self, rank: int, data: bytes) -> None:
-        *lines, self.rest[rank] = (self.rest[rank] + data).split(b"\n")
-        room = MOST_LINES - self.lines
-        if room <= 0 or not lines:
-            return
-        self.lines += len(lines)
-        shown = [f"[rank {rank}] {line.decode(errors='replace')[:1000]}" for line in lines[:room]]
-        if len(lines) > room:
-            shown.append(f"… more than {MOST_LINES} lines: the rest is in run.output[rank], not shown")
-        print("\n".join(shown))
-
-    def close(self) -> None:
-        for rank, rest in enumerate(self.rest):
-            if rest:
-                self.show(rank, b"\n")
 
 
 def _open_store() -> Any:

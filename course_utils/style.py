@@ -1,0 +1,72 @@
+"""One palette by role and by rank, for light and dark pages: every colour keeps 3:1 or more on white and on #111."""
+
+from __future__ import annotations
+
+import html
+import re
+
+ROLE = {
+    "data": "#C060A8",
+    "forward": "#0072B2",
+    "backward": "#D55E00",
+    "communication": "#8A63D2",
+    "optimizer": "#009E73",
+    "idle": "#808080",
+    "other": "#8A7A00",
+}
+"""Colour of each kind of work in a timeline."""
+
+RANK = ("#0072B2", "#D55E00", "#009E73", "#C060A8", "#8A7A00", "#8A63D2", "#808080", "#00899B")
+"""Colour of each rank; rank 8 starts again with another dash pattern."""
+
+DASH = ("", "7 3", "2 2.5", "9 3 2 3", "", "7 3", "2 2.5", "9 3 2 3")
+"""Dash pattern of each rank (SVG units): colour is never the only cue."""
+
+GREY = "#7C7C7C"
+"""Text and axes of a PNG, which cannot follow the page's theme: 4.2:1 on white, 4.5:1 on #111."""
+
+FONT = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
+TEXT, SMALL = 12, 11  # font sizes in px
+WIDTH = 760  # a figure's full width in px
+GRID, AXIS, QUIET = 0.14, 0.45, 0.75  # opacities over currentColor
+
+_WORDS = {
+    "data": ("data", "load", "loader", "batch", "fetch"),
+    "forward": ("forward", "fwd", "loss"),
+    "backward": ("backward", "bwd"),
+    "communication": (
+        *("communication", "all-reduce", "allreduce", "all-gather", "allgather", "reduce-scatter", "reduce"),
+        *("all-to-all", "broadcast", "send", "recv", "receive", "gather", "scatter", "barrier"),
+    ),
+    "optimizer": ("optimizer", "optimiser", "step", "update"),
+    "idle": ("idle", "wait", "waiting", "bubble"),
+}
+_ROLE_OF = {word: role for role, words in _WORDS.items() for word in words}
+_PATTERN = re.compile(r"(?<![a-z])(" + "|".join(sorted(_ROLE_OF, key=len, reverse=True)) + r")(?![a-z])")
+
+
+def role_of(name: str) -> str:
+    """Role of a span by its name: the first word that is known ("all-reduce bucket 2" -> "communication")."""
+    found = _PATTERN.search(name.lower().replace("_", "-").replace("all reduce", "all-reduce"))
+    return _ROLE_OF[found[1]] if found else "other"
+
+
+def color(key: int | str, position: int = 0) -> str:
+    """Colour of a series: by rank for a number, by its place in the picture for a name."""
+    return RANK[(key if isinstance(key, int) else position) % len(RANK)]
+
+
+def dash(key: int | str, position: int = 0) -> str:
+    """Dash pattern of a series, chosen as its colour is; ranks 8 to 15 repeat the colours, not the dashes."""
+    place = key if isinstance(key, int) else position
+    return DASH[(place + place // len(RANK)) % len(DASH)]
+
+
+def label(key: int | str) -> str:
+    """Name of a series: "rank 3" for a number, a name as it is."""
+    return f"rank {key}" if isinstance(key, int) else str(key)
+
+
+def alt(text: str) -> str:
+    """SVG and HTML attributes that make an element one picture with this text for screen readers."""
+    return f'role="img" aria-label="{html.escape(text, quote=True)}"'

@@ -1,0 +1,119 @@
+"""A real Jupyter kernel for tests: run cells in it, interrupt it, kill it, and see which processes it left."""
+
+from __future__ import annotations
+
+import queue
+import time
+from dataclasses import dataclass, field
+
+import psutil
+from jupyter_client.manager import KernelManager
+
+SETUP = """
+import os, signal, sys, time, torch, torch.distributed as dist
+from course_utils import *
+warm_up()
+def rank_of(): return dist.get_rank()
+"""
+
+
+@dataclass
+class Answer:
+    """What a cell gave back."""
+
+    text: str = ""  # printed
+    error: str | None = None  # class name
+    traceback: str = ""  # as shown in the notebook
+    seconds: float = 0.0
+    displays: list[dict] = field(default_factory=list)
+
+
+class Kernel:
+    def __init__(self) -> None:
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel()
+        self._connect()
+
+    def _connect(self) -> None:
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        self.run(SETUP)
+
+    def restart(self) -> None:
+        self.client.stop_channels()
+        self.manager.restart_kernel(now=False)
+        self._connect()
+
+    @property
+    def process(self) -> psutil.Process:
+        return psutil.Process(self.manager.provisioner.pid)
+
+    def send(self, code: str) -> str:
+        return self.client.execute(code)
+
+    def run(self, code: str, *, timeout: float = 60) -> Answer:
+        return self.answer(self.send(code), timeout=timeout)
+
+    def answer(self, request: str, *, timeout: float = 60) -> Answer:
+        answer, began = Answer(), time.monotonic()
+        while True:
+            left = began + timeout - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"the cell did not answer in {timeout} s; it printed: {answer.text[-2000:]}")
+            try:
+                message = self.client.get_iopub_msg(timeout=left)
+            except queue.Empty:
+                continue
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                answer.text += content["text"]
+            elif kind in ("display_data", "update_display_data", "execute_result"):
+                answer.displays.append(content["data"])
+            elif kind == "error":
+                answer.error, answer.traceback = content["ename"], "\n".join(content["traceback"])
+            elif kind == "status" and content["execution_state"] == "idle":
+                answer.seconds = time.monotonic() - began
+                return answer
+
+    def server(self) -> psutil.Process | None:
+        """The server that ranks are forked from."""
+        for child in self.process.children():
+            if "multiprocessing.forkserver" in " ".join(child.cmdline()):
+                return child
+        return None
+
+    def ranks(self) -> list[psutil.Process]:
+        server = self.server()
+        return server.children() if server else []
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def gone(processes: list[psutil.Process], *, within: float = 15.0) -> list[psutil.Process]:
+    """Wait until all these processes have ended; those that have not after `within` seconds."""
+
+    def alive() -> list[psutil.Process]:
+        return [process for process in processes if _is_alive(process)]
+
+    eventually(lambda: not alive(), within=within)
+    return alive()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def eventually(condition, *, within: float = 15.0):
+    """The first true value of `condition()`; its last value if none comes `within` seconds."""
+    end = time.monotonic() + within
+    while not (value := condition()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return value
