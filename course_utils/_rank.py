@@ -183,8 +183,8 @@ def _join_group(rank: int, task: Task) -> None:
 
 def describe(error: BaseException) -> tuple[str, str, list[tuple], str]:
     """An exception as text: (class name, message, frames as (file, line, function, source), formatted traceback)."""
-    ours = os.path.dirname(__file__)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.dirname(f.filename) != ours]
+    ours = os.path.dirname(__file__) + os.sep
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
     text = "".join(traceback.TracebackException.from_exception(error).format())
     rows = [(f.filename, f.lineno, f.name, f.line or "") for f in frames]
     name = type(error).__name__

@@ -1,0 +1,92 @@
+"""What only a GPU can show. Skipped, with a word, where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_utils import LaunchError, discover, launch, pick, span
+
+one = pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs a CUDA GPU; this machine has none")
+two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs or more")
+
+
+def all_reduced() -> tuple[str, float]:
+    device = pick()
+    total = torch.ones(1, device=device) * (dist.get_rank() + 1)
+    dist.all_reduce(total)
+    return device.type, total.item()
+
+
+@pytest.mark.gpu
+@one
+def test_launch_works_after_the_notebook_used_cuda():
+    torch.ones(1, device="cuda")
+    assert launch(all_reduced, ranks=1, device="cuda").results == [("cuda", 1.0)]
+    assert launch(lambda: torch.cuda._is_in_bad_fork(), ranks=1, device="cuda").results == [False]
+
+
+@pytest.mark.gpu
+@one
+def test_a_shared_gpu_goes_over_gloo_and_is_said_so(capsys):
+    ranks = torch.cuda.device_count() + 1
+    run = launch(all_reduced, ranks=ranks, device="cuda")
+    assert run.backend == "gloo"
+    assert run.results == [("cuda", ranks * (ranks + 1) / 2)] * ranks
+    assert "share" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+@one
+def test_more_ranks_than_gpus_go_to_the_cpu_and_it_is_said(capsys):
+    ranks = torch.cuda.device_count() + 1
+    run = launch(all_reduced, ranks=ranks)
+    assert (run.device, {kind for kind, _ in run.results}) == ("cpu", {"cpu"})
+    assert "on the CPU" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+@one
+def test_nccl_with_a_shared_gpu_is_refused_in_words():
+    with pytest.raises(LaunchError, match="needs one CUDA device a rank"):
+        launch(all_reduced, ranks=torch.cuda.device_count() + 1, device="cuda", backend="nccl")
+
+
+@pytest.mark.gpu
+@one
+def test_spans_measure_the_device_not_the_call():
+    def work():
+        a = torch.randn(4096, 4096, device=pick())
+        a @ a
+        torch.cuda.synchronize()
+        with span("forward"):
+            for _ in range(20):
+                a = a @ a / 64
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(20):
+            a = a @ a / 64
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end) / 1000
+
+    run = launch(work, ranks=1, device="cuda")
+    assert run.timeline.total("forward") == pytest.approx(run.results[0], rel=0.5)
+
+
+@pytest.mark.gpu
+@one
+def test_the_card_names_the_gpu():
+    machine = discover()
+    assert machine.accelerator == "cuda"
+    assert torch.cuda.get_device_name(0) in machine._repr_html_()
+
+
+@pytest.mark.gpus
+@two
+def test_one_gpu_a_rank_over_nccl():
+    run = launch(all_reduced, ranks=2)
+    assert (run.device, run.backend) == ("cuda", "nccl")
+    assert run.results == [("cuda", 3.0)] * 2
+    assert launch(lambda: pick().index, ranks=2).results == [0, 1]
