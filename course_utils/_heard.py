@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .live import LivePlot
 
 MOST_LINES = 2_000  # printed lines a launch shows; a notebook that is sent more becomes unusable
+MOST_OUTPUT = 64 << 20  # bytes kept of what a rank prints
 DRAIN = 0.1  # seconds in which the other ranks' news may arrive before the first cause is named
 
 
@@ -67,18 +68,26 @@ class Heard:
                     for record in value[0]:
                         self.live.add(record)
             elif kind == "output":
-                self.printed[rank] += value
+                self.printed[rank] += value[: max(0, MOST_OUTPUT - len(self.printed[rank]))]
                 if self.printer:
                     self.printer.show(rank, value)
             elif kind == "spans":
                 self.spans += [Span(rank, name, start, end, lane) for name, start, end, lane in value[0]]
             elif kind == "result":
-                self.run.results[rank] = pickle.loads(value[0])
-                self.done.add(rank)
+                self._result(rank, value[0])
             elif kind == "error":
                 self.errors.append((value[0], rank, *value[1:]))
             elif kind == "died" and rank not in self.done and rank not in {error[1] for error in self.errors}:
                 self.deaths.append((rank, value))
+
+    def _result(self, rank: int, payload: bytes) -> None:
+        try:
+            self.run.results[rank] = pickle.loads(payload)
+        except Exception as error:
+            message = f"the result cannot be rebuilt in the notebook: {error}"
+            self.errors.append((time.perf_counter(), rank, type(error).__name__, message, [], ""))
+        else:
+            self.done.add(rank)
 
     def close(self, seconds: float) -> None:
         run = self.run
@@ -103,12 +112,14 @@ class Heard:
         cause, text = _failures.died(rank, self.run.ranks, exitcode, out_of_memory=out_of_memory)
         # Peers that lost the connection have left the place where they were; their errors remember it.
         stacks = {r: [frame[:3] for frame in reversed(frames)] for _, r, _, _, frames, _ in self.errors}
+        self.take(processes.drain())
         stacks |= processes.where(self._unfinished(rank, *stacks))
         others = _failures.whereabouts(stacks)
         return Message(rank, cause, "\n".join([text, *(f"meanwhile {line}" for line in others)]))
 
     def _too_late(self, time_limit: float, processes: Ranks, out_of_memory: bool) -> Message:
         late = self._unfinished()
+        self.take(processes.drain())
         stacks = _failures.whereabouts(processes.where(late))
         who = f"{_failures.listed(late)} of {self.run.ranks}"
         text = [f"{who} had not finished after the time limit of {time_limit:g} s"]

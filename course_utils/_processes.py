@@ -21,6 +21,8 @@ from ._server import fork, warm_up
 from .errors import LaunchError
 
 GRACE = 0.5  # seconds between asking a process to end and ending it
+ANSWER = 0.3  # seconds a rank has to say where it is
+STACK = b"(most recent call first):"  # how faulthandler begins
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 
 _running: weakref.WeakSet[Ranks] = weakref.WeakSet()
@@ -131,22 +133,19 @@ class Ranks:
     def where(self, ranks: list[int]) -> dict[int, list[tuple[str, int, str]]]:
         """Ask living ranks where they are: rank -> frames (file, line, function), innermost first.
 
-        Works for a rank that is stuck in a collective: `faulthandler` answers from a signal handler.
+        Works for a rank that is stuck in a collective: `faulthandler` answers from a signal handler, into the output.
         """
         asked = [rank for rank in ranks if rank in self._alive.values()]
-        for _ in self.drain():
-            pass
         for rank in asked:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.processes[rank].pid, signal.SIGUSR1)
         text = dict.fromkeys(asked, b"")
-        deadline = time.monotonic() + 0.3
+        deadline = time.monotonic() + ANSWER
         while asked and (left := deadline - time.monotonic()) > 0:
             for output in wait([self.outputs[rank] for rank in asked], left):
-                rank = self._open.get(output)
-                text[rank] += os.read(output.fileno(), 1 << 16)
-                if text[rank].count(b"\n") > 1:
-                    deadline = min(deadline, time.monotonic() + 0.1)
+                text[self._open[output]] += os.read(output.fileno(), 1 << 16)
+            if all(STACK in data for data in text.values()):
+                deadline = min(deadline, time.monotonic() + ANSWER / 5)  # the last lines of the longest stack
         return {
             rank: [(m["file"], int(m["line"]), m["name"]) for m in FRAME.finditer(data.decode(errors="replace"))]
             for rank, data in text.items()

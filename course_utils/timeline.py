@@ -48,7 +48,8 @@ class Timeline:
         return len(self.spans)
 
     def __repr__(self) -> str:
-        return f"Timeline({len(self.spans)} spans of {len(self.ranks)} ranks, {1000 * self.seconds:.1f} ms)"
+        ranks = f"{len(self.ranks)} rank{'s' if len(self.ranks) != 1 else ''}"
+        return f"Timeline({len(self.spans)} spans of {ranks}, {1000 * self.seconds:.1f} ms)"
 
     def _repr_html_(self) -> str:
         from .pictures import gantt

@@ -1,0 +1,72 @@
+import pytest
+
+from course_utils import style
+
+
+def luminance(color: str) -> float:
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#111111"])
+def test_every_colour_can_be_seen_on_light_and_dark_pages(page):
+    for color in (*style.RANK, *style.ROLE.values()):
+        assert contrast(color, page) >= 3, (color, page)
+    assert contrast(style.GREY, page) >= 4
+
+
+def test_white_text_can_be_read_on_every_role_that_carries_it():
+    for role, color in style.ROLE.items():
+        assert contrast(color, "#ffffff") >= 3, role
+
+
+def as_seen_without_green(color: str) -> list[float]:
+    """Deuteranopia as Machado, Oliveira and Fernandes (2009) give it, in sRGB."""
+    matrix = ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881))
+    rgb = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+    return [sum(a * b for a, b in zip(row, rgb, strict=True)) for row in matrix]
+
+
+def test_four_ranks_differ_in_colour_for_colour_blind_readers_and_all_by_their_dashes():
+    seen = [as_seen_without_green(color) for color in style.RANK[:4]]
+    for i, one in enumerate(seen):
+        for other in seen[:i]:
+            assert max(abs(a - b) for a, b in zip(one, other, strict=True)) > 45
+    roles = [as_seen_without_green(style.ROLE[role]) for role in ("data", "forward", "backward", "optimizer")]
+    for i, one in enumerate(roles):
+        assert all(max(abs(a - b) for a, b in zip(one, other, strict=True)) > 45 for other in roles[:i])
+    looks = {(style.color(rank), style.dash(rank)) for rank in range(16)}
+    assert len(looks) == 16
+    assert len({style.dash(rank) for rank in range(4)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("forward", "forward"),
+        ("Forward 3", "forward"),
+        ("all_reduce bucket 2", "communication"),
+        ("all-gather", "communication"),
+        ("send activations", "communication"),
+        ("optimizer.step", "optimizer"),
+        ("step", "optimizer"),
+        ("load data", "data"),
+        ("waiting", "idle"),
+        ("wait for batch", "idle"),
+        ("stepwise", "other"),
+        ("sorting", "other"),
+        ("", "other"),
+    ],
+)
+def test_role_of_a_span_by_its_name(name, role):
+    assert style.role_of(name) == role
+
+
+def test_alt_text_cannot_leave_its_attribute():
+    assert style.alt('a "b" <c>') == 'role="img" aria-label="a &quot;b&quot; &lt;c&gt;"'

@@ -1,0 +1,82 @@
+import pytest
+
+from course_utils import CourseError, Span, Timeline
+
+
+def two_ranks() -> Timeline:
+    return Timeline(
+        [
+            Span(1, "forward", 0.0, 4.0),
+            Span(0, "backward", 2.0, 6.0),
+            Span(0, "forward", 0.0, 2.0),
+            Span(0, "all-reduce 0", 3.0, 5.0, "communication"),
+            Span(0, "all-reduce 1", 5.5, 8.0, "communication"),
+            Span(1, "all-reduce 0", 4.0, 5.0, "communication"),
+        ]
+    )
+
+
+def test_spans_are_sorted_and_measured():
+    timeline = two_ranks()
+    assert [s.start for s in timeline.spans] == [0.0, 0.0, 2.0, 3.0, 4.0, 5.5]
+    assert timeline.ranks == (0, 1)
+    assert timeline.lanes == ("compute", "communication")
+    assert (timeline.start, timeline.end, timeline.seconds) == (0.0, 8.0, 8.0)
+    assert repr(timeline) == "Timeline(6 spans of 2 ranks, 8000.0 ms)"
+
+
+def test_total_by_name_role_rank_and_lane():
+    timeline = two_ranks()
+    assert timeline.total() == 15.5
+    assert timeline.total("forward") == 6.0
+    assert timeline.total("forward", rank=0) == 2.0
+    assert timeline.total("communication") == 5.5
+    assert timeline.total("all-reduce 0") == 3.0
+    assert timeline.total(lane="communication", rank=1) == 1.0
+
+
+def test_overlap_counts_only_time_in_which_both_lanes_work():
+    timeline = two_ranks()
+    assert timeline.overlap(0) == pytest.approx(2.0 + 0.5)  # 3..5 and 5.5..6
+    assert timeline.overlap(1) == 0.0  # one begins where the other ends
+    assert timeline.overlap() == pytest.approx(2.5)
+
+
+def test_overlap_of_spans_that_overlap_themselves_counts_once():
+    spans = [Span(0, "a", 0, 4), Span(0, "b", 1, 3), Span(0, "c", 3, 6)]
+    talk = [Span(0, "send", 2, 5, "communication"), Span(0, "recv", 2.5, 7, "communication")]
+    timeline = Timeline(spans + talk)
+    assert timeline.busy(0) == 6
+    assert timeline.busy(0, "communication") == 5
+    assert timeline.overlap(0) == 4
+
+
+def test_idle_is_a_share_and_idle_spans_are_not_work():
+    timeline = Timeline([Span(0, "forward", 0, 1), Span(0, "idle", 1, 3), Span(0, "backward", 3, 4)])
+    assert timeline.busy(0) == 2
+    assert timeline.idle(0) == 0.5
+    assert two_ranks().idle(1) == 0.5
+    assert two_ranks().idle(7) == 1.0
+
+
+def test_between_cuts_spans_at_its_borders():
+    part = two_ranks().between(1.0, 3.5)
+    assert (part.start, part.end) == (1.0, 3.5)
+    assert part.total("backward") == 1.5
+    assert part.overlap(0) == 0.5
+    assert not any(s.name == "all-reduce 1" for s in part.spans)
+
+
+def test_an_empty_timeline_answers():
+    empty = Timeline([])
+    assert (empty.seconds, empty.ranks, empty.overlap(), empty.total(), empty.idle(0)) == (0.0, (), 0, 0, 0.0)
+    assert "No spans" in empty._repr_html_()
+
+
+def test_mistakes_are_said_in_words():
+    with pytest.raises(CourseError, match="'forward' of rank 2 ends at 1 s, before its start, 3 s"):
+        Span(2, "forward", 3, 1)
+    with pytest.raises(CourseError, match="before its start"):
+        Span(0, "forward", 0, float("nan"))
+    with pytest.raises(CourseError, match=r"between\(3, 1\) is an empty time"):
+        two_ranks().between(3, 1)
