@@ -16,7 +16,9 @@ help:
 	@echo "While .venv is built:  CPU=1  PyTorch's small CPU build, where there is no NVIDIA GPU"
 	@echo "                       PYTHON=/path/to/python3.12  another Python than the first that fits"
 
+# Trusted, because JupyterLab hides drawings and players of notebooks that it does not know until they are run.
 lab: env
+	@$(BIN)/jupyter-trust notebooks/*.ipynb >/dev/null
 	@$(BIN)/python -m jupyterlab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(AS_ROOT) $(LAB_FLAGS)
 

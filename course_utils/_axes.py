@@ -27,12 +27,18 @@ def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> lis
     return [i * step for i in range(first, last + 1)]
 
 
-def decades(low: float, high: float, most: int = 5) -> list[float]:
-    """Powers of ten that cover low..high, thinned to about `most`."""
-    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
-    last = max(last, first + 1)
-    jump = max(1, math.ceil((last - first) / most))
-    return [10.0**e for e in range(first, last + jump, jump)]
+def decades(low: float, high: float, most: int = 6) -> list[float]:
+    """Numbers for a logarithmic axis that cover low..high: 1, 2 and 5 times powers of ten, or powers of ten alone."""
+    for digits in ((1, 2, 5), (1,)):
+        first, last = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high))
+        last += 2 + (last - first) // most
+        steps = [d * 10.0**e for e in range(first, last + 1) for d in digits]
+        start = max(i for i, v in enumerate(steps) if v <= low * 1.000001)
+        stop = max(start + 1, min(i for i, v in enumerate(steps) if v >= high * 0.999999))
+        jump = math.ceil((stop - start) / most)
+        if jump == 1:
+            break
+    return steps[start : start + jump * math.ceil((stop - start) / jump) + 1 : jump]
 
 
 def text_of(value: float) -> str:

@@ -14,7 +14,7 @@ from ._axes import Panel, Series, spread, text_of, tick_texts, x_span
 
 Panels = Mapping[str, Mapping[int | str, Series]]
 
-HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 226, 26, 40, 50, 46  # of a panel, px
+HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 226, 26, 40, 50, 54  # of a panel, px
 GAP, LINE = 4, 20  # between panels; height of a line of text under them, px
 
 
@@ -31,7 +31,7 @@ def panel_svg(panel: Panel, width: int, *, x_title: str, alt: str, markers: bool
         axis.append(f'<text x="{x:.1f}" y="{TOP + h + 16}" text-anchor="middle">{text}</text>')
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" {style.alt(alt)} fill="currentColor" '
-        f'style="flex:1 1 {min(width, 300)}px;min-width:0;max-width:{width}px;height:auto;'
+        f'style="overflow:visible;flex:1 1 {min(width, 300)}px;min-width:0;max-width:{width}px;height:auto;'
         f'font:{style.SMALL}px {style.FONT}">',
         f'<text x="{LEFT}" y="14" font-size="{style.TEXT + 1}" font-weight="600">{esc(panel.name)}</text>',
         f'<path d="{"".join(grid)}" stroke="currentColor" stroke-opacity="{style.GRID}" fill="none"/>',
@@ -118,10 +118,10 @@ def png(panels: Panels, *, title: str = "", x_title: str = "step", total: float 
     extra = LINE * (bool(title) + deep + bool(foot))
     width, height = columns * (each + GAP) - GAP, rows * (HEIGHT + GAP) - GAP + extra
     figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
-    fonts = {"color": style.GREY, "fontsize": style.SMALL * 0.72}  # px at 100 dpi -> points
+    fonts = {"color": style.GREY, "fontsize": style.TEXT * 0.72}  # px at 100 dpi -> points
     top, x_range = LINE * bool(title), x_span(panels.values(), total=total, log_x=log_x)
     if title:
-        figure.text(8 / width, 1 - 14 / height, title, **fonts | {"fontsize": 9.4}, fontweight="bold")
+        figure.text(8 / width, 1 - 14 / height, title, **fonts | {"fontsize": 9.7}, fontweight="bold", parse_math=False)
     for i, (name, series) in enumerate(panels.items()):
         panel = Panel(name, series, x_range=x_range, log_x=log_x, log_y=log_y)
         x = (i % columns) * (each + GAP) + LEFT
@@ -156,7 +156,7 @@ def _dash(key: int | str, position: int) -> object:
 
 def _paint(ax: object, panel: Panel, size: tuple[float, float], x_title: str, markers: bool, fonts: dict) -> None:
     """One panel on matplotlib axes, with the ticks, the gaps and the labels of the SVG."""
-    ax.set_title(panel.name, loc="left", **fonts | {"fontsize": 9.4}, fontweight="bold", pad=7)
+    ax.set_title(panel.name, loc="left", **fonts | {"fontsize": 9.7}, fontweight="bold", pad=7, parse_math=False)
     ax.set_xlabel(x_title, labelpad=3, **fonts)
     if panel.log_x:
         ax.set_xscale("log")

@@ -1,23 +1,27 @@
-"""A timeline as a Gantt chart: text at its own size at any width, thousands of spans in a small picture."""
+"""A timeline as a Gantt chart, a PNG: every viewer of notebooks shows it, without a kernel and without trust."""
 
 from __future__ import annotations
 
-import html
+import io
 from collections import Counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import style
-from ._axes import text_of, tick_texts, ticks
+from ._axes import tick_texts, ticks
 from .timeline import Span, Timeline
 
-UNITS = 1000  # width of the drawing in its own units, stretched to the page
-LANE, THIN, GAP = 20, 8, 8  # heights of a compute lane and of any other, and the space below a rank, px
-MOST = 3500  # bars drawn; with more spans, short neighbours share a bar
-TOOLTIPS = 300  # up to so many bars say their name and time under the pointer
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LEFT, RIGHT = 60, 26  # px beside the bars: the ranks' names, and half a tick's text
+UNITS = style.WIDTH - LEFT - RIGHT  # px the time axis is long
+LANE, THIN, GAP = 20, 9, 9  # heights of a compute lane and of any other, and the space below a rank, px
+LEVELS = 3  # rows that a thin lane is split into when its spans overlap, as buckets under way at once do
+LINE = 18  # height of a line of text, px
 
 
 class Bar(NamedTuple):
-    """One or more spans of one lane, in drawing units."""
+    """One or more spans of one lane, in px of the time axis."""
 
     left: float
     right: float
@@ -26,7 +30,7 @@ class Bar(NamedTuple):
 
 
 def bars_of(spans: list[Span], start: float, scale: float, least: float) -> list[Bar]:
-    """Spans at least `least` units wide as they are; shorter neighbours share a bar in the role that lasts longest."""
+    """Spans at least `least` px wide as they are; shorter neighbours share a bar in the role that lasts longest."""
     bars: list[Bar] = []
     short: list[Span] = []
 
@@ -68,93 +72,107 @@ def finding(timeline: Timeline) -> str:
     return f"{first.capitalize()} takes {most / (len(ranks) * seconds):.0%} of the time{waiting}"
 
 
-def draw(timeline: Timeline) -> tuple[str, str]:
-    """(HTML, description) of the chart."""
+def levels_of(bars: list[Bar]) -> list[tuple[int, Bar]]:
+    """Each bar with the first row in which nothing is under way when it begins; the last row takes what is left."""
+    ends, placed = [float("-inf")] * LEVELS, []
+    for bar in bars:
+        level = next((i for i, end in enumerate(ends) if end <= bar.left + 0.5), LEVELS - 1)
+        ends[level] = max(ends[level], bar.right)
+        placed.append((level, bar))
+    return placed
+
+
+def draw(timeline: Timeline) -> tuple[bytes, str]:
+    """(PNG, description) of the chart."""
+    from matplotlib.figure import Figure  # no pyplot: no global state, safe in threads
+
     ranks, lanes, seconds = timeline.ranks, timeline.lanes, timeline.seconds or 1e-9
     says = finding(timeline)
-    if not ranks:
-        return f'<div style="font:{style.TEXT}px {style.FONT}">{says}.</div>', f"{says}."
-    rows = {(r, lane): [s for s in timeline.spans if s.rank == r and s.lane == lane] for r in ranks for lane in lanes}
-    least = 1.0
-    while True:
-        drawn = {key: bars_of(spans, timeline.start, UNITS / seconds, least) for key, spans in rows.items()}
-        count = sum(map(len, drawn.values()))
-        if count <= MOST:
-            break
-        least *= 1.5
-    merged = sum(len(b.spans) for row in drawn.values() for b in row if len(b.spans) > 1)
     alt = (f"{timeline.title + ': ' if timeline.title else ''}Gantt chart of {len(timeline.spans):,} spans of "
            f"{len(ranks)} rank{'s' if len(ranks) != 1 else ''} over {1000 * timeline.seconds:.1f} ms. {says}.")
-    shapes, names, labels, y = [], [], [], 0
+    rows = {(r, lane): bars_of([s for s in timeline.spans if s.rank == r and s.lane == lane],
+                               timeline.start, UNITS / seconds, 0.5) for r in ranks for lane in lanes}
+    bars = [bar for row in rows.values() for bar in row]
+    notes = _notes(bars, lanes)
+    high = len(ranks) * (LANE + GAP + (len(lanes) - 1) * (THIN + 2))  # px of all rows
+    top, bottom = 2 * LINE - 4, LINE * (3 + bool(notes))
+    width, height = style.WIDTH, top + high + bottom
+    figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
+    fonts = {"color": style.GREY, "fontsize": style.TEXT * 0.72}  # px at 100 dpi -> points
+    title = f"{timeline.title}: {says}" if timeline.title else says
+    figure.text(8 / width, 1 - LINE / height, title, **fonts | {"fontsize": 9.7}, fontweight="bold", parse_math=False)
+    ax = figure.add_axes((LEFT / width, bottom / height, UNITS / width, max(high, 1) / height), facecolor="none")
+    ax.set(xlim=(0, UNITS), ylim=(max(high, 1), 0), yticks=[])
+    if ranks:
+        _axis(ax, seconds, fonts)
+    else:
+        ax.set_axis_off()
+    y = 0
     for rank in ranks:
-        labels.append(f'<div style="position:absolute;right:8px;top:{y + 3}px">rank {rank}</div>')
+        ax.text(-8, y + LANE / 2, f"rank {rank}", ha="right", va="center", **fonts)
         for lane in lanes:
-            height = LANE if lane == lanes[0] else THIN
-            row = drawn[rank, lane]
-            shapes.append(_shapes(row, y, height, count <= TOOLTIPS))
-            if height == LANE:
-                names += [_name(bar, y) for bar in row if bar.right - bar.left > 80 and len(bar.spans) == 1]
-            y += height + 2
-        y += GAP
-    high = max(y - GAP, 1)
+            if lane == lanes[0]:
+                _compute(ax, rows[rank, lane], y)
+                y += LANE + 2
+            else:
+                _beside(ax, rows[rank, lane], y)
+                y += THIN + 2
+        y += GAP - 2
+    _legend(figure, {bar.role for bar in bars}, (4 / width, (LINE * bool(notes)) / height), fonts)
+    if notes:
+        figure.text(8 / width, 5 / height, notes, **fonts)
+    out = io.BytesIO()
+    figure.savefig(out, format="png", transparent=True)
+    return out.getvalue(), alt
+
+
+def _notes(bars: list[Bar], lanes: tuple[str, ...]) -> str:
+    thin = f"Thin rows: {', '.join(lanes[1:])}. " if len(lanes) > 1 else ""
+    merged = sum(len(bar.spans) for bar in bars if len(bar.spans) > 1)
+    return thin + (f"{merged:,} spans too short to see share bars with their neighbours." if merged else "")
+
+
+def _axis(ax: Axes, seconds: float, fonts: dict) -> None:
     span, unit = (1000 * seconds, "ms") if seconds < 10 else (seconds, "s")
     marks = [t for t in ticks(0, span) if t <= span * 1.0001]
-    grid = "".join(f"M{t / span * UNITS:.1f} 0v{high}" for t in marks)
-    axis = "".join(f'<div style="position:absolute;left:{100 * t / span:.2f}%;transform:translateX(-50%)">{text}</div>'
-                   for t, text in zip(marks, tick_texts(marks), strict=True))
-    note = f"{merged:,} spans too short to see share bars with their neighbours. " if merged else ""
-    thin = f"Thin rows: {', '.join(lanes[1:])}. " if len(lanes) > 1 else ""
-    page = (
-        f'<div {style.alt(alt)} style="max-width:{style.WIDTH}px;font:{style.SMALL}px {style.FONT};padding:4px 8px">'
-        f'<div style="font-weight:600;font-size:{style.TEXT + 1}px;padding-bottom:6px">'
-        f'{html.escape(timeline.title + ": " + says if timeline.title else says)}</div>'
-        f'<div style="display:flex"><div style="position:relative;flex:0 0 56px">{"".join(labels)}</div>'
-        f'<div style="position:relative;flex:1;margin-right:12px">'
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {UNITS} {high}" preserveAspectRatio="none" '
-        f'style="display:block;width:100%;height:{high}px"><path d="{grid}" stroke="currentColor" '
-        f'stroke-opacity="{style.GRID}" vector-effect="non-scaling-stroke"/>{"".join(shapes)}</svg>{"".join(names)}'
-        f'<div style="position:relative;height:18px;padding-top:3px;opacity:{style.QUIET}">{axis}</div>'
-        f'<div style="text-align:center;opacity:{style.QUIET}">time ({unit})</div></div></div>'
-        f"{_legend({b.role for row in drawn.values() for b in row})}"
-        f'<div style="padding:2px 0 0 56px;opacity:{style.QUIET}">{thin}{note}</div></div>'
-    )
-    return page, alt
+    ax.set_xticks([t / span * UNITS for t in marks], tick_texts(marks), **fonts)
+    ax.set_xlabel(f"time ({unit})", labelpad=2, **fonts)
+    ax.tick_params(length=0)
+    ax.grid(axis="x", color=style.GREY, alpha=0.3, lw=0.7)
+    ax.set_axisbelow(True)
+    ax.spines[:].set_visible(False)
 
 
-def _shapes(row: list[Bar], y: int, height: int, tooltips: bool) -> str:
-    """Bars as rectangles that say what they are, or, where there are many, as one path per role."""
-    by_role: dict[str, list[str]] = {}
-    for bar in sorted(row, key=lambda b: b.left - b.right):  # the longest first, so that what is inside lies on top
-        wide = bar.right - bar.left
-        wide -= min(1.2, 0.2 * wide)  # a seam between neighbours
-        if tooltips:
-            names = ", ".join(dict.fromkeys(s.name for s in bar.spans[:4]))
-            took = 1000 * sum(s.seconds for s in bar.spans)
-            shape = (f'<rect x="{bar.left:.1f}" y="{y}" width="{wide:.1f}" height="{height}">'
-                     f"<title>{html.escape(names)}: {text_of(took)} ms</title></rect>")
-        else:
-            shape = f"M{bar.left:.1f} {y}h{wide:.1f}v{height}h-{wide:.1f}z"
-        by_role.setdefault(bar.role, []).append(shape)
-    out = []
-    for role, shapes in by_role.items():
-        faint = ' fill-opacity=".35"' if role == "idle" else ""
-        inside = "".join(shapes) if tooltips else f'<path d="{"".join(shapes)}"/>'
-        out.append(f'<g fill="{style.ROLE[role]}"{faint}>{inside}</g>')
-    return "".join(out)
+def _paint(ax: Axes, bar: Bar, y: float, height: float) -> None:
+    seam = min(0.9, 0.2 * (bar.right - bar.left))  # between neighbours
+    alpha = 0.35 if bar.role == "idle" else 1
+    wide = bar.right - bar.left - seam
+    ax.broken_barh([(bar.left, wide)], (y, height), color=style.ROLE[bar.role], alpha=alpha, lw=0)
 
 
-def _name(bar: Bar, y: int) -> str:
-    color = "inherit" if bar.role == "idle" else "#fff"
-    left, width = bar.left / 10, (bar.right - bar.left) / 10  # % of the drawing
-    return (f'<div style="position:absolute;left:{left:.2f}%;width:{width:.2f}%;top:{y}px;'
-            f"line-height:{LANE}px;color:{color};text-align:center;overflow:hidden;text-overflow:ellipsis;"
-            f'white-space:nowrap;pointer-events:none">{html.escape(bar.spans[0].name)}</div>')
+def _compute(ax: Axes, bars: list[Bar], y: float) -> None:
+    """Bars with their names where these fit; the longest first, so that what is inside lies on top."""
+    for bar in sorted(bars, key=lambda b: b.left - b.right):
+        _paint(ax, bar, y, LANE)
+        name = bar.spans[0].name
+        if len(bar.spans) == 1 and bar.right - bar.left > 7 * len(name) + 6:
+            color = style.GREY if bar.role == "idle" else "white"
+            ax.text((bar.left + bar.right) / 2, y + LANE / 2, name, ha="center", va="center_baseline",
+                    color=color, fontsize=style.SMALL * 0.72, parse_math=False)
 
 
-def _legend(roles: set[str]) -> str:
-    items = []
-    for role in (r for r in style.ROLE if r in roles):
-        faint = ";opacity:.35" if role == "idle" else ""
-        items.append(f'<span style="white-space:nowrap"><span style="display:inline-block;width:10px;height:10px;'
-                     f'border-radius:2px;background:{style.ROLE[role]}{faint}"></span> {role}</span>')
-    return f'<div style="display:flex;flex-wrap:wrap;gap:2px 16px;padding:4px 0 0 56px">{"".join(items)}</div>'
+def _beside(ax: Axes, bars: list[Bar], y: float) -> None:
+    """A thin lane; spans that overlap lie one above the other."""
+    placed = levels_of(bars)
+    rows = 1 + max((level for level, _ in placed), default=0)
+    for level, bar in placed:
+        _paint(ax, bar, y + level * THIN / rows, THIN / rows - (rows > 1))
+
+
+def _legend(figure: object, roles: set[str], corner: tuple[float, float], fonts: dict) -> None:
+    from matplotlib.patches import Patch
+
+    shown = [role for role in style.ROLE if role in roles]
+    patches = [Patch(color=style.ROLE[role], alpha=0.35 if role == "idle" else 1, lw=0) for role in shown]
+    figure.legend(patches, shown, ncols=len(shown) or 1, frameon=False, loc="lower left", bbox_to_anchor=corner,
+                  fontsize=fonts["fontsize"], labelcolor=style.GREY, handlelength=0.9, handleheight=0.9, borderpad=0.2)

@@ -149,7 +149,7 @@ _ROW, _LEFT, _TOP, _RIGHT, _HIGH = 46, 64, 24, 34, 34  # px
 def _draw(frame: Frame, *, sums: bool) -> str:
     """One frame as SVG: one row a rank, one column a chunk; thick boxes just arrived, arrows show from where."""
     p, chunks = len(frame.held), len(frame.held[0])
-    wide = min(150, (640 - _LEFT - _RIGHT) // chunks)
+    wide = min(150, ((540 if chunks <= 5 else 640) - _LEFT - _RIGHT) // chunks)
     box, part = wide - 20, (wide - 28) // p
     arrived = {(send.dst, send.chunk) for send in frame.sends}
     boxes = {"thin": "", "thick": "", "empty": ""}

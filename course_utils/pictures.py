@@ -48,7 +48,8 @@ def gantt(timeline: Timeline) -> Picture:
     """A row per rank, a thinner one below it for each further lane; see `Timeline`, which draws itself with this."""
     from ._gantt import draw
 
-    return Picture(*draw(timeline))
+    png, alt = draw(timeline)
+    return Picture("", alt, png=png)
 
 
 def player(frames: Iterable[object], *, title: str, alt: str, captions: Sequence[str] | None = None) -> Picture:

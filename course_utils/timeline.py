@@ -51,10 +51,10 @@ class Timeline:
         ranks = f"{len(self.ranks)} rank{'s' if len(self.ranks) != 1 else ''}"
         return f"Timeline({len(self.spans)} spans of {ranks}, {1000 * self.seconds:.1f} ms)"
 
-    def _repr_html_(self) -> str:
+    def _repr_png_(self) -> tuple[bytes, dict]:
         from .pictures import gantt
 
-        return gantt(self)._repr_html_()
+        return gantt(self)._repr_png_()
 
     @property
     def ranks(self) -> tuple[int, ...]:
