@@ -44,11 +44,11 @@ class Kernel:
             with suppress(psutil.Error):
                 process.kill()
 
-    def run(self, code: str, *, timeout: float = 300) -> None:
+    def run(self, code: str, *, timeout: float = 120) -> None:
         """Run a cell; raise what it raised."""
         self._value(code, None, timeout)
 
-    def value(self, expression: str, code: str = "", *, timeout: float = 300) -> Any:
+    def value(self, expression: str, code: str = "", *, timeout: float = 120) -> Any:
         """Run a cell, then evaluate an expression: a literal comes back."""
         return self._value(code, expression, timeout)
 
@@ -57,7 +57,7 @@ class Kernel:
         sent = self._client.execute(code, allow_stdin=False)
 
         def finish() -> None:
-            while (reply := self._client.get_shell_msg(timeout=300))["parent_header"]["msg_id"] != sent:
+            while (reply := self._client.get_shell_msg(timeout=120))["parent_header"]["msg_id"] != sent:
                 pass
             _check(reply)
 
@@ -69,7 +69,7 @@ class Kernel:
             timeout=timeout,
             allow_stdin=False,
             output_hook=lambda _: None,
-            user_expressions={} if expression is None else {"value": expression},
+            user_expressions={} if expression is None else {"value": f"repr({expression})"},  # IPython shortens lists
         )
         _check(reply)
         if expression is None:
@@ -77,7 +77,7 @@ class Kernel:
         value = reply["content"]["user_expressions"]["value"]
         if value["status"] != "ok":
             raise RuntimeError(f"{expression}: {value['ename']}: {value['evalue']}")
-        return ast.literal_eval(value["data"]["text/plain"])
+        return ast.literal_eval(ast.literal_eval(value["data"]["text/plain"]))
 
 
 def _check(reply: dict) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import importlib.util
 import shutil
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -196,9 +197,14 @@ def main() -> None:
         there = [way for way in there if way.package == "torch" and way.warm > 1]
     about = machine()
     found: dict[str, list[dict[str, float]]] = {way.name: [] for way in there}
+    failures: dict[str, int] = {}
     for turn in range(args.repeat):
         for way in there[turn % len(there) :] + there[: turn % len(there)]:
-            found[way.name].append(measure(way, quick=args.quick))
+            try:
+                found[way.name].append(measure(way, quick=args.quick))
+            except Exception as error:
+                failures[way.name] = failures.get(way.name, 0) + 1
+                print(f"{way.name}: {str(error)[-2000:] or type(error).__name__}", file=sys.stderr, flush=True)
 
     def middle(name: str, column: str) -> float:
         return median(row.get(column) for row in found[name])
@@ -226,7 +232,8 @@ def main() -> None:
     show(
         f"{RANKS} gloo ranks; medians of {args.repeat} kernels each, interleaved. {about}.",
         table(["", "cold, s", "warm, s", "DDP, s", "warm, relative", "server adds, MB", "4 ranks add, MB"], rows),
-        f"The server took {middle(best, 'warming'):.1f} s to warm up in the background.",
+        f"The server took {middle(best, 'warming'):.1f} s to warm up in the background. Kernels in which a way hung or "
+        f"failed, left out above: {', '.join(f'{name}: {count}' for name, count in failures.items()) or 'none'}.",
         targets(*checks),
     )
 

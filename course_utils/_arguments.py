@@ -165,10 +165,11 @@ def _environment(ranks: int, device: str) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "GLOO_SOCKET_IFNAME": loopback,  # nothing listens beyond this machine
         "NCCL_SOCKET_IFNAME": loopback,
+        "COURSE_DEVICE": device,  # what `pick()` answers in a rank
     }
     if device == "cpu":
         # A function that asks torch for "the accelerator" must get the CPU here, in every rank.
-        env |= {"CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "", "COURSE_DEVICE": "cpu"}
+        env |= {"CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": ""}
     return env
 
 

@@ -1,5 +1,6 @@
 """The framework of the exercises; the exercises themselves are tested in test_checks_<module>.py."""
 
+import re
 import subprocess
 import sys
 
@@ -140,7 +141,7 @@ def test_an_exception_is_shown_with_the_learners_line_and_without_ours(shares):
     assert "ZeroDivisionError: integer division or modulo by zero" in verdict.text.replace(
         "by zero", "or modulo by zero", 0
     )
-    assert verdict.line.startswith("in mine, line ")
+    assert re.match(r"test_checks.py, line \d+, in mine\n", verdict.line)
     assert verdict.line.endswith("return rows // (devices - 4)")
     assert "course_utils" not in str(verdict) + verdict._repr_html_()
 
@@ -161,7 +162,7 @@ def test_a_helper_of_the_learner_is_named():
 
     try:
         verdict = exercise(halves)(lambda answer: answer(1))(mine)
-        assert verdict.line.startswith("in helper, line ")
+        assert ", in helper\n" in verdict.line
     finally:
         _found.pop("halves")
 

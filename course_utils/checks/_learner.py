@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import dis
 import inspect
-import linecache
 import sysconfig
 import textwrap
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from .._failures import place
 
 _PATHS = sysconfig.get_paths()
 _CHECKS, _PACKAGE = str(Path(__file__).parent), str(Path(__file__).parent.parent)
@@ -63,13 +64,11 @@ def _bare(signature: inspect.Signature) -> str:
 
 
 def where(error: BaseException, check: Callable[..., Any]) -> str | None:
-    """The learner's deepest line, "in scatter, line 3:  <source>"; None when only lines of `check` were reached."""
+    """The learner's deepest line, as a launch shows it; None when only lines of `check` were reached."""
     for frame, number in reversed(list(traceback.walk_tb(error.__traceback__))):
         code = frame.f_code
         if code is not check.__code__ and not code.co_filename.startswith(_NOT_THEIRS):
-            return f"in {code.co_name}, line {number}:  {linecache.getline(code.co_filename, number).strip()}".rstrip(
-                ": "
-            )
+            return textwrap.dedent(place((code.co_filename, number, code.co_name)))
     return None
 
 

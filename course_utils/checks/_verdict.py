@@ -44,7 +44,7 @@ class Verdict:
     def __repr__(self) -> str:
         mark, title, _ = _FACE[self.state]
         rows = [f"{mark} {self.exercise}: {title}" + (f". {self.text}" if self.text else "")]
-        rows += [f"  {self.line}"] if self.line else []
+        rows += [f"  {line}" for line in self.line.splitlines()]
         rows += [f"  {name:<9}{value}" for name, value in (("expected", self.expected), ("got", self.got)) if value]
         rows += [f"  hint {i} of {self.hints_total}: {hint}" for i, hint in enumerate(self.hints, 1)]
         rows += [f"  {self._next()}"] if self._next() else []
