@@ -6,11 +6,11 @@ A panel is a name and its series, {rank or name: (x values, y values)}; values t
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Mapping, Sequence
 
 from . import style
 from ._axes import Panel, Series, spread, text_of, tick_texts, x_span
+from ._png import to_png
 
 Panels = Mapping[str, Mapping[int | str, Series]]
 
@@ -139,14 +139,7 @@ def png(panels: Panels, *, title: str = "", x_title: str = "step", total: float 
         box.set_zorder(5)
     if foot:
         figure.text(8 / width, 5 / height, foot, **fonts)
-    out = io.BytesIO()
-    figure.savefig(out, format="png", transparent=True)
-    return out.getvalue()
-
-
-def png_width(image: bytes) -> int:
-    """Width in px that a PNG of `png` is meant to be shown at."""
-    return int.from_bytes(image[16:20], "big") // 2
+    return to_png(figure)
 
 
 def _dash(key: int | str, position: int) -> object:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
+import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import style
 from ._axes import tick_texts, ticks
+from ._png import to_png
 from .timeline import Span, Timeline
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ UNITS = style.WIDTH - LEFT - RIGHT  # px the time axis is long
 LANE, THIN, GAP = 20, 9, 9  # heights of a compute lane and of any other, and the space below a rank, px
 LEVELS = 3  # rows that a thin lane is split into when its spans overlap, as buckets under way at once do
 LINE = 18  # height of a line of text, px
+TITLE = 95  # characters of a title that fit on one line
 
 
 class Bar(NamedTuple):
@@ -95,12 +97,13 @@ def draw(timeline: Timeline) -> tuple[bytes, str]:
     bars = [bar for row in rows.values() for bar in row]
     notes = _notes(bars, lanes)
     high = len(ranks) * (LANE + GAP + (len(lanes) - 1) * (THIN + 2))  # px of all rows
-    top, bottom = 2 * LINE - 4, LINE * (3 + bool(notes))
+    title = textwrap.wrap(f"{timeline.title}: {says}" if timeline.title else says, TITLE)
+    top, bottom = LINE * (1 + len(title)) - 4, LINE * (3 + bool(notes))
     width, height = style.WIDTH, top + high + bottom
     figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
     fonts = {"color": style.GREY, "fontsize": style.TEXT * 0.72}  # px at 100 dpi -> points
-    title = f"{timeline.title}: {says}" if timeline.title else says
-    figure.text(8 / width, 1 - LINE / height, title, **fonts | {"fontsize": 9.7}, fontweight="bold", parse_math=False)
+    figure.text(8 / width, 1 - 6 / height, "\n".join(title), va="top", **fonts | {"fontsize": 9.7},
+                fontweight="bold", parse_math=False)
     ax = figure.add_axes((LEFT / width, bottom / height, UNITS / width, max(high, 1) / height), facecolor="none")
     ax.set(xlim=(0, UNITS), ylim=(max(high, 1), 0), yticks=[])
     if ranks:
@@ -121,9 +124,7 @@ def draw(timeline: Timeline) -> tuple[bytes, str]:
     _legend(figure, {bar.role for bar in bars}, (4 / width, (LINE * bool(notes)) / height), fonts)
     if notes:
         figure.text(8 / width, 5 / height, notes, **fonts)
-    out = io.BytesIO()
-    figure.savefig(out, format="png", transparent=True)
-    return out.getvalue(), alt
+    return to_png(figure), alt
 
 
 def _notes(bars: list[Bar], lanes: tuple[str, ...]) -> str:

@@ -104,7 +104,9 @@ def report(step: int | None = None, **values: float) -> None:
 def main(rank: int, connection: Connection, output: Connection) -> None:
     """Run one rank; the notebook's `Ranks.start` is the caller. Never returns."""
     global _session
-    os.setpgid(0, 0)  # a group of its own: interrupts of the kernel pass by, and its children end with it
+    # A session of its own, as torchrun's workers have: interrupts of the kernel pass by, its children end with it, and
+    # Linux, which shares the CPU between sessions first, gives it a share of its own.
+    os.setsid()
     _die_with_the_server()
     _write_to(output)
     try:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from . import _curves
 from ._axes import text_of
 from ._number import number
+from ._png import png_width
 from ._progress import Progress
 from ._screen import Screen
 from ._values import RATE, SHORTEST, Values
@@ -191,7 +192,7 @@ class LivePlot:
             image = _curves.png(panels, title=self.title, total=self.total, foot=foot)
         except Exception as error:  # no matplotlib, or it failed: the last frame stays
             return {"text/html": self._html(self._ended), "text/plain": f"{text}; no PNG: {error}"}, {}
-        look = {"width": _curves.png_width(image), "alt": text}
+        look = {"width": png_width(image), "alt": text}
         return {"image/png": base64.b64encode(image).decode(), "text/plain": text}, {"image/png": look}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _curves, style
 from ._axes import text_of
+from ._png import png_width
 
 if TYPE_CHECKING:
     from .timeline import Timeline
@@ -26,7 +27,7 @@ class Picture:
         return None if self.png else self.html
 
     def _repr_png_(self) -> tuple[bytes, dict[str, Any]] | None:
-        return (self.png, {"width": _curves.png_width(self.png), "alt": self.alt}) if self.png else None
+        return (self.png, {"width": png_width(self.png), "alt": self.alt}) if self.png else None
 
 
 def curves_svg(panels: _curves.Panels, *, alt: str, title: str = "", x_title: str = "step", total: float | None = None,

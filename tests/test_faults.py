@@ -66,11 +66,12 @@ FAULTS = {
         """
         def train():
             if dist.get_rank() == 1:
+                time.sleep(0.3)
                 os.kill(os.getpid(), signal.SIGKILL)
             dist.all_reduce(torch.ones(1))
         launch(train, ranks=4)
         """,
-        [r"rank 1 of 4 was killed \(SIGKILL\)", "wait in all_reduce", r"Cell In\[\d+\], line 4, in train"],
+        [r"rank 1 of 4 was killed \(SIGKILL\)", "waits? in all_reduce", r"Cell In\[\d+\], line 5, in train"],
     ),
     "sys.exit": (
         """
@@ -86,12 +87,13 @@ FAULTS = {
         """
         def train():
             if dist.get_rank() == 0:
+                time.sleep(0.3)
                 os._exit(0)
             dist.barrier()
         launch(train, ranks=4)
         """,
-        ["rank 0 of 4 ended with exit code 0 before its function returned", "wait in barrier",
-         r"Cell In\[\d+\], line 4"],
+        ["rank 0 of 4 ended with exit code 0 before its function returned", "waits? in barrier",
+         r"Cell In\[\d+\], line 5"],
     ),
     "a collective the others skip": (
         """
