@@ -120,7 +120,7 @@ FAULTS = {
         def train():
             if dist.get_rank() == 0:
                 import ctypes
-                ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the GIL
+                while True: ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the GIL; a signal would end one sleep
             dist.barrier()
         launch(train, ranks=2, time_limit=2)
         """,
