@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -57,13 +58,22 @@ def player(frames: Iterable[object], *, title: str, alt: str, captions: Sequence
     """Frames to step through with buttons, a slider or the arrow keys; works in a saved page with no kernel.
 
     Args:
-        frames: pictures, or HTML or SVG strings; without JavaScript the first one is shown.
+        frames: pictures, timelines, or HTML or SVG strings; without JavaScript the first one is shown.
         captions: a line below each frame.
     """
     from ._player import draw
 
-    parts = [frame if isinstance(frame, str) else frame._repr_html_() for frame in frames]
+    parts = [frame if isinstance(frame, str) else _as_html(frame) for frame in frames]
     return Picture(draw(parts, title=title, alt=alt, captions=captions), f"{title}: {alt}")
+
+
+def _as_html(frame: object) -> str:
+    """Whatever draws itself, as HTML: pictures, timelines, tables."""
+    if shown := getattr(frame, "_repr_html_", lambda: None)():
+        return shown
+    png, look = frame._repr_png_()
+    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return f'<img src="{source}" width="{look["width"]}" alt="{html.escape(look["alt"], quote=True)}">'
 
 
 def bars(values: Mapping[str, float], *, title: str = "", unit: str = "", alt: str = "",

@@ -241,6 +241,14 @@ def test_gantt_of_odd_timelines_still_draws(spans):
 # -- player, bars, table
 
 
+def test_player_takes_whatever_draws_itself():
+    timeline = Timeline([Span(0, "forward", 0, 1)], title='a "b"')
+    html = pictures.player([timeline, pictures.gantt(timeline), pictures.table([[1]], ["n"])], title="T", alt="a").html
+    assert html.count("data:image/png;base64,") == 3  # the first frame also stands there without JavaScript
+    assert 'alt="a &quot;b&quot;: Gantt chart' in html.replace('\\"', '"')
+    assert "<table" in html.replace("\\u003c", "<")
+
+
 def test_player_shows_the_first_frame_without_javascript_and_asks_nothing_from_outside():
     html = pictures.player(["<b>one</b>", "<b>two</b>"], title="T", alt="a <text>", captions=["c1", "c2"]).html
     without = re.sub(r"<script.*?</script>", "", html, flags=re.S)
