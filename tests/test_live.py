@@ -52,6 +52,7 @@ def notebook(monkeypatch):
     monkeypatch.delenv("COURSE_LIVE", raising=False)
     shell = Notebook()
     ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    ipython.version_info = (9, 0)  # matplotlib asks for it when it is imported
     ipython.get_ipython, display.display = lambda: shell, shell.display
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
