@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ALL = ("launch", "faults", "live", "ddp", "notebooks", "imports")
+ALL = ("launch", "faults", "live", "ddp", "instruments", "notebooks", "imports")
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-NAMES = ["launch", "faults", "live", "ddp", "notebooks", "imports"]
+NAMES = ["launch", "faults", "live", "ddp", "instruments", "notebooks", "imports"]
 
 
 @pytest.mark.parametrize("name", NAMES)
