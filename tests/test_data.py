@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from course_utils.data import digits
+from course_utils.data import digits, text
 from course_utils.errors import CourseError
 
 
@@ -26,3 +26,29 @@ def test_same_seed_same_split():
 def test_a_share_that_is_none(test):
     with pytest.raises(CourseError, match="share kept for testing"):
         digits(test=test)
+
+
+def test_text_is_all_there_and_comes_back():
+    everything = text()
+    assert everything.train.dtype == torch.int64
+    assert len(everything.train) > 300_000
+    assert len(everything.test) / len(everything.train) == pytest.approx(1 / 9, rel=1e-3)
+    assert 80 <= len(everything.vocabulary) <= 200
+    assert int(everything.train.max()) < len(everything.vocabulary)
+    assert "lambda" in everything.decode(everything.train)
+
+
+def test_batches_of_text_are_one_character_apart_and_the_same_for_the_same_step():
+    everything = text()
+    x, y = everything.batch(3, size=5, context=20)
+    assert x.shape == y.shape == (5, 20)
+    assert torch.equal(x[:, 1:], y[:, :-1])
+    assert everything.decode(x[0]) in everything.decode(everything.train)
+    assert torch.equal(x, everything.batch(3, size=5, context=20)[0])
+    assert not torch.equal(x, everything.batch(4, size=5, context=20)[0])
+
+
+@pytest.mark.parametrize("test", [0, 1, "0.1", True, None])
+def test_a_share_of_text_that_is_none(test):
+    with pytest.raises(CourseError, match=r"text\(test=.*share kept for testing"):
+        text(test=test)

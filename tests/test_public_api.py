@@ -20,10 +20,10 @@ PUBLIC = sorted(path.stem for path in PACKAGE.glob("*.py") if not path.stem.star
 # A module may import those on its own line and above. Private modules belong to whoever imports them.
 LAYERS = (
     {"errors", "style"},
-    {"timeline", "collectives", "data", "models"},
+    {"timeline", "schedules", "collectives", "matmul", "cost", "data", "models"},
     {"devices"},
-    {"launch"},
-    {"pictures", "live"},
+    {"launch", "traffic", "model_parallel", "pipeline", "tensor_parallel"},
+    {"pictures", "shards", "live"},
     {"course", "checks"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

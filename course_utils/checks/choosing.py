@@ -1,0 +1,142 @@
+"""The exercises of notebook 11: who is in which group, and plans for a budget of memory, links and time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .. import cost
+from ..cost import Cluster, Model, Plan, size
+from ..launch import launch
+from . import exercise, expect, wrong
+
+SECONDS = 30.0
+AXES = ("pipeline", "data", "tensor")
+
+
+def groups(rank: int, dp: int, tp: int, pp: int) -> dict[str, list[int]]:
+    stage, replica, part = rank // (dp * tp), rank // tp % dp, rank % tp
+    return {
+        "tensor": [(stage * dp + replica) * tp + i for i in range(tp)],
+        "data": [(stage * dp + i) * tp + part for i in range(dp)],
+        "pipeline": [(i * dp + replica) * tp + part for i in range(pp)],
+    }
+
+
+def _real_groups(shapes: list[tuple[int, int, int]]) -> list[dict[str, list[int]]]:
+    """This rank's groups in meshes of torch, one for each (pp, dp, tp)."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    meshes = [init_device_mesh("cpu", shape, mesh_dim_names=AXES) for shape in shapes]
+    return [{axis: dist.get_process_group_ranks(mesh.get_group(axis)) for axis in AXES} for mesh in meshes]
+
+
+@exercise(
+    groups,
+    "Write a rank as three coordinates: rank = (stage * dp + replica) * tp + part. Division and remainder by tp give "
+    "`part`, then by dp give `replica`.",
+    "A group is all ranks that differ from yours in one coordinate only. The tensor group has the ranks "
+    "(stage * dp + replica) * tp + i for i in range(tp): neighbours, because tensor is the innermost axis.",
+    "data: (stage * dp + i) * tp + part for i in range(dp); pipeline: (i * dp + replica) * tp + part for i "
+    "in range(pp).",
+)
+def _groups(answer: Callable[[int, int, int, int], dict[str, list[int]]]) -> str:
+    shapes = [(1, 2, 2), (2, 1, 2), (2, 2, 1), (4, 1, 1)]
+    run = launch(_real_groups, shapes, ranks=4, device="cpu", time_limit=SECONDS, show=False)
+    for number, (pp, dp, tp) in enumerate(shapes):
+        for rank, found in enumerate(run.results):
+            expect(f"groups({rank}, dp={dp}, tp={tp}, pp={pp}), beside torch's mesh on 4 real ranks",
+                   {axis: found[number][axis] for axis in ("tensor", "data", "pipeline")},
+                   _ordered(answer(rank, dp, tp, pp)))  # fmt: skip
+    for rank, dp, tp, pp in [(0, 3, 2, 4), (17, 3, 2, 4), (23, 3, 2, 4), (9999, 128, 8, 16)]:
+        said = _ordered(answer(rank, dp, tp, pp))
+        expect(f"groups({rank}, dp={dp}, tp={tp}, pp={pp})", groups(rank, dp, tp, pp), said)
+    return "The groups of torch's own meshes on 4 real ranks, and right on 24 and 16,384."
+
+
+def _ordered(said: object) -> object:
+    """The learner's groups in the order of ours: a dictionary may come in any."""
+    if isinstance(said, dict) and set(said) == set(AXES):
+        return {axis: said[axis] for axis in ("tensor", "data", "pipeline")}
+    return said
+
+
+SEVEN = Model(layers=36, width=4096, heads=32, vocabulary=51_200, context=2048)
+FORTY = Model(layers=48, width=8192, heads=64, vocabulary=51_200, context=2048)
+GOOD = Cluster(memory=80e9, flops=140e12, bandwidth=250e9, node=8, far_bandwidth=25e9)
+SLOW = Cluster(memory=40e9, flops=140e12, bandwidth=25e9, node=8, far_bandwidth=1e9)
+BUDGETS = ((SEVEN, GOOD, 16, 512, 1e12), (SEVEN, GOOD, 16, 512, 12e9), (SEVEN, SLOW, 64, 512, 9e9),
+           (FORTY, SLOW, 64, 512, 60e9))  # fmt: skip
+
+
+def within_budget(model: Model, cluster: Cluster, devices: int, batch: int, most_sent: float) -> Plan:
+    for found in cost.plans(model, cluster, devices=devices, batch=batch):  # those that fit first, fastest first
+        if found.fits and sum(found.sent.values()) <= most_sent:
+            return found.plan
+    raise cost.DoesNotFit("no plan keeps to the budget", cost=None, nearest=None)
+
+
+@exercise(
+    within_budget,
+    "cost.plans(model, cluster, devices=devices, batch=batch) lists the cost of every plan: those that fit first, the "
+    "fastest first.",
+    "Each has .fits, and .sent: a dictionary of the bytes for data, tensor and pipeline parallelism. The budget is for "
+    "their sum.",
+    "Go through the list and return the .plan of the first that fits and whose sum(found.sent.values()) <= most_sent.",
+)
+def _within_budget(answer: Callable[[Model, Cluster, int, int, float], Plan]) -> str:
+    for model, cluster, devices, batch, most in BUDGETS:
+        case = (f"{model.parameters / 1e9:.3g} B parameters on {devices} devices of {size(cluster.memory)}, "
+                f"{size(most)} sent")  # fmt: skip
+        plan = answer(model, cluster, devices, batch, most)
+        if isinstance(plan, cost.Cost):
+            wrong(f"{case}: return its plan, found.plan, not the whole cost.", expected="a Plan", got="a Cost")
+        if not isinstance(plan, Plan):
+            expect(f"{case}: what it returned", within_budget(model, cluster, devices, batch, most), plan)
+        if plan.devices != devices:
+            wrong(f"{case}: the plan takes another number of devices.", expected=devices, got=f"{plan.devices}: {plan}")
+        got = cost.estimate(model, plan, cluster, batch=batch)
+        want = cost.estimate(model, within_budget(model, cluster, devices, batch, most), cluster, batch=batch)
+        sent = sum(got.sent.values())
+        if not got.fits:
+            wrong(f"{case}: the plan does not fit.", expected=f"at most {size(cluster.memory)} a device",
+                  got=f"{size(got.total)} with {plan}")  # fmt: skip
+        if sent > most:
+            wrong(f"{case}: the plan sends too much.", expected=f"at most {size(most)} a step",
+                  got=f"{size(sent)} with {plan}")  # fmt: skip
+        if got.step > want.step * 1.0001:
+            wrong(f"{case}: it fits and keeps to the budget, but there is a faster plan.",
+                  expected=f"{want.step:.3g} s a step", got=f"{got.step:.3g} s with {plan}")  # fmt: skip
+    return "The fastest plan within memory and links, four times."
+
+
+TARGETS = ((SEVEN, GOOD, 512, 8.0), (SEVEN, GOOD, 512, 60.0), (SEVEN, SLOW, 512, 60.0), (FORTY, GOOD, 1024, 30.0))
+
+
+def fewest_devices(model: Model, cluster: Cluster, batch: int, seconds: float) -> int:
+    devices = 1
+    while True:
+        found = cost.plans(model, cluster, devices=devices, batch=batch)
+        if found and found[0].fits and found[0].step <= seconds:
+            return devices
+        devices *= 2
+
+
+@exercise(
+    fewest_devices,
+    "Try 1, 2, 4, 8, … devices, and stop at the first number on which some plan fits and is fast enough.",
+    "cost.best(model, cluster, devices=devices, batch=batch) is the fastest that fits; where nothing fits it raises "
+    "cost.DoesNotFit. cost.plans(…)[0] is the same, without raising: look at .fits.",
+    "Both have to hold: found.fits and found.step <= seconds. Fitting is not enough, and neither is being fast.",
+)
+def _fewest_devices(answer: Callable[[Model, Cluster, int, float], int]) -> str:
+    for model, cluster, batch, seconds in TARGETS:
+        case = (f"{model.parameters / 1e9:.3g} B parameters, {size(cluster.memory)} a device, {batch} sequences in "
+                f"{seconds:g} s")  # fmt: skip
+        want, got = fewest_devices(model, cluster, batch, seconds), answer(model, cluster, batch, seconds)
+        if isinstance(got, int) and not isinstance(got, bool) and 0 < got < want:
+            first = cost.plans(model, cluster, devices=got, batch=batch)
+            why = "is too slow" if first and first[0].fits else "does not fit"
+            wrong(f"{case}: the best on {got} {why}.", expected=want, got=got)
+        expect(case, want, got)
+    return "The fewest devices for four targets."

@@ -1,0 +1,89 @@
+"""The exercises of notebook 08: who waits how long, and where to cut a stack of layers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import combinations, pairwise
+
+from ..launch import launch
+from ..model_parallel import stream, there_and_back
+from . import exercise, expect, wrong
+
+SECONDS = 30.0
+
+
+def idle_shares(forward: list[float], backward: list[float]) -> list[float]:
+    busy = [f + b for f, b in zip(forward, backward, strict=True)]
+    return [1 - own / sum(busy) for own in busy]
+
+
+@exercise(
+    idle_shares,
+    "While one stage computes, all others wait. How long does one batch take, there and back, over all stages?",
+    "A rank is busy for its own forward and its own backward; all the rest of the batch's time it waits.",
+    "1 - own / total, where own is forward[r] + backward[r] and total is the sum of all ranks' own.",
+)
+def _idle_shares(answer: Callable[[list[float], list[float]], list[float]]) -> str:
+    for forward, backward in [([1.0, 1.0], [2.0, 2.0]), ([1.0] * 4, [2.0] * 4), ([3.0, 1.0, 2.0], [6.0, 2.0, 2.0])]:
+        expected = idle_shares(forward, backward)
+        expect(f"idle_shares({forward}, {backward})", expected, answer(forward, backward), tol=1e-6)
+    forward, backward = [0.03, 0.01, 0.02], [0.06, 0.02, 0.04]
+    said = answer(forward, backward)
+    run = launch(there_and_back, forward, backward, 3, ranks=3, device="cpu", time_limit=SECONDS, show=False)
+    measured = [run.timeline.idle(rank) for rank in range(3)]
+    for rank in range(3):
+        expect(f"The idle share of rank {rank}, measured on 3 ranks", measured[rank], said[rank], tol=0.1)
+    said, measured = (", ".join(f"{share:.0%}" for share in shares) for shares in (said, measured))
+    return f"You say {said}; three real ranks measured {measured}."
+
+
+def balance(costs: list[float], stages: int) -> list[int]:
+    def slowest(cuts: tuple[int, ...]) -> float:
+        return max(sum(costs[a:b]) for a, b in pairwise((0, *cuts, len(costs))))
+
+    cuts = min(combinations(range(1, len(costs)), stages - 1), key=slowest)
+    return [b - a for a, b in pairwise((0, *cuts, len(costs)))]
+
+
+def stage_costs(costs: list[float], counts: list[int]) -> list[float]:
+    """What each stage costs when it takes the next `counts[i]` layers."""
+    edges = [sum(counts[:i]) for i in range(len(counts) + 1)]
+    return [sum(costs[a:b]) for a, b in pairwise(edges)]
+
+
+def _fits(call: str, costs: list[float], stages: int, counts: list[int]) -> None:
+    if isinstance(counts, tuple):
+        counts = list(counts)
+    if not isinstance(counts, list) or any(type(n) is not int for n in counts):
+        expect(call, balance(costs, stages), counts)
+    if len(counts) != stages or min(counts) < 1 or sum(counts) != len(costs):
+        wrong(f"{call}: each of the {stages} stages takes at least one layer, and together they take all "
+              f"{len(costs)}.", expected=f"{stages} numbers from 1 that add up to {len(costs)}",
+              got=f"{counts}: {len(counts)} numbers that add up to {sum(counts)}")  # fmt: skip
+
+
+@exercise(
+    balance,
+    "A stage is a run of neighbouring layers. The slowest stage counts, not the average: try all ways to cut.",
+    "itertools.combinations(range(1, len(costs)), stages - 1) gives every choice of places to cut.",
+    "For each choice the edges are 0, the cuts, len(costs); min(…, key=the largest sum between two edges).",
+)
+def _balance(answer: Callable[[list[float], int], list[int]]) -> str:
+    draw = random.Random(0)
+    cases = [([1, 1, 1, 1, 1, 1, 1, 1], 4), ([8, 1, 1, 1, 1, 1, 1, 2], 4), ([5, 4, 3], 3), ([2, 3], 1)]
+    cases += [([draw.randint(1, 9) for _ in range(9)], stages) for stages in (2, 3, 4, 5)]
+    for costs, stages in cases:
+        call, counts = f"balance({costs}, {stages})", answer(list(costs), stages)
+        _fits(call, costs, stages, counts)
+        target = max(stage_costs(costs, balance(costs, stages)))
+        if (slowest := max(stage_costs(costs, counts))) > target:
+            wrong(f"{call} = {counts}: a slowest stage of {target} can be had, this one has {slowest}.",
+                  expected=f"stages of {stage_costs(costs, balance(costs, stages))}",
+                  got=f"stages of {stage_costs(costs, counts)}")  # fmt: skip
+    costs = [8, 1, 1, 1, 1, 1, 1, 2]
+    seconds = [cost / 200 for cost in stage_costs(costs, answer(costs, 4))]
+    run = launch(stream, seconds, 6, ranks=4, device="cpu", time_limit=SECONDS, show=False)
+    ends = [s.end for s in run.timeline.spans if s.rank == 3 and s.name.startswith("forward")]
+    each = 1000 * (ends[-1] - ends[0]) / (len(ends) - 1)
+    return f"The best cut in {len(cases)} cases. On 4 real ranks: a batch every {each:.0f} ms; the target was 40 ms."

@@ -1,0 +1,92 @@
+"""The exercises of notebook 10: pipelines with a small bubble and little memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+from .. import models, pipeline, schedules
+from ..launch import launch
+from . import exercise, expect, wrong
+
+SECONDS = 60.0
+SIZE = {"layers": 4, "width": 16, "heads": 2, "context": 8}
+
+
+def fewest_micro_batches(ranks: int, bubble: float) -> int:
+    micro_batches = 1
+    while (ranks - 1) / (micro_batches + ranks - 1) > bubble:
+        micro_batches += 1
+    return micro_batches
+
+
+@exercise(
+    fewest_micro_batches,
+    "The bubble of m micro-batches on p ranks is (p - 1) / (m + p - 1). It falls as m rises.",
+    "Begin with one micro-batch, and add one for as long as the bubble is larger than allowed.",
+)
+def _fewest_micro_batches(answer: Callable[[int, float], int]) -> str:
+    for ranks, bubble in [(4, 0.5), (4, 0.2), (2, 0.25), (8, 0.05), (16, 0.1), (1, 0.0)]:
+        expected = fewest_micro_batches(ranks, bubble)
+        expect(f"fewest_micro_batches({ranks}, {bubble})", expected, answer(ranks, bubble))
+    return "For 5 % on 8 ranks it takes 133 micro-batches; the rule of thumb is more than 4 a rank."
+
+
+def write_1f1b(rank: int, ranks: int, micro_batches: int) -> str:
+    ahead = min(ranks - rank, micro_batches)
+    order = [f"F{micro}" for micro in range(ahead)]
+    for micro in range(micro_batches):
+        order.append(f"B{micro}")
+        if micro + ahead < micro_batches:
+            order.append(f"F{micro + ahead}")
+    return " ".join(order)
+
+
+@exercise(
+    write_1f1b,
+    "The last rank can go backward at once: F0 B0 F1 B1 … Every rank before it has to send one more forward ahead, "
+    "before its first gradient can be back.",
+    "Rank r sends ahead = ranks - r forwards ahead, or all of them if there are fewer. That is also what it holds.",
+    "Then, for each micro-batch k: B{k}, and F{k + ahead} if there is one. Join the words with spaces.",
+)
+def _write_1f1b(answer: Callable[[int, int, int], str]) -> str:
+    for ranks, micro_batches in [(1, 2), (2, 3), (4, 8), (3, 7), (4, 2)]:
+        orders = [answer(rank, ranks, micro_batches) for rank in range(ranks)]
+        if None in orders or ... in orders:
+            expect(f"write_1f1b(0, {ranks}, {micro_batches})", write_1f1b(0, ranks, micro_batches), None)
+        case = f"{micro_batches} micro-batches on {ranks} ranks"
+        schedule = schedules.parse(orders, micro_batches, name=case)
+        timeline = schedule.simulate()
+        allowed = [min(ranks - rank, micro_batches) for rank in range(ranks)]
+        if any(held > most for held, most in zip(schedule.held, allowed, strict=True)):
+            wrong(f"{case}: it works, but it holds too many activations at once. By rank:",
+                  expected=f"at the most {allowed}", got=[int(held) for held in schedule.held])  # fmt: skip
+        bubble, found = schedules.bubble(ranks, micro_batches), schedules.idle(timeline)
+        if found > bubble + 1e-9:
+            wrong(f"{case}: the memory is right, but ranks wait too long.",
+                  expected=f"a bubble of {bubble:.1%}", got=f"{found:.1%}; rank 0 does {orders[0]!r}")  # fmt: skip
+    _on_ranks(answer)
+    return "The smallest bubble at the least memory; on 4 real ranks, losses and gradients are the whole model's."
+
+
+def _on_ranks(answer: Callable[[int, int, int], str]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randint(20, (8, 8), generator=generator) for _ in range(2))
+    model = models.GPT(20, **SIZE)
+    cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()
+    schedule = schedules.parse([answer(rank, 4, 8) for rank in range(4)], 8)
+    run = launch(_step, schedule, x, y, ranks=4, device="cpu", time_limit=SECONDS, show=False)
+    gradients = {name: gradient for result in run.results for name, gradient in result.items()}
+    for name, parameter in model.named_parameters():
+        expect(f"On 4 ranks, the gradient of {name}", parameter.grad, gradients.get(name), tol=1e-5)
+
+
+def _step(schedule: schedules.Schedule, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+    model = models.GPT(20, **SIZE)
+    rank = dist.get_rank()
+    mine = {rank: pipeline.split(model, 4)[rank]}
+    pipeline.execute(schedule, mine, x, y, width=SIZE["width"], pace=(0.0, 0.0))
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -1,0 +1,213 @@
+"""The exercises of notebook 07: published solutions pass, plausible wrong answers fail in words."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_utils import check
+
+
+def test_zero_bytes_solution():
+    assert check.zero_bytes(check.zero_bytes.published)
+
+
+def test_zero_bytes_is_the_papers_figure():
+    """Rajbhandari et al., 2020, figure 1: 7.5 billion parameters on 64 devices."""
+    gigabytes = [round(check.zero_bytes.published(7.5e9, 64, stage) / 1e9, 1) for stage in range(4)]
+    assert gigabytes == [120.0, 31.4, 16.6, 1.9]
+
+
+def all_divided(parameters, ranks, stage):
+    return 16 * parameters / ranks if stage else 16 * parameters
+
+
+def fp32(parameters, ranks, stage):
+    shares = [ranks if stage >= least else 1 for least in (3, 2, 1)]
+    return sum(each / share for each, share in zip((4, 4, 8), shares, strict=True)) * parameters
+
+
+@pytest.mark.parametrize(
+    ("answer", "what", "expected", "got"),
+    [
+        (all_divided, "zero_bytes(7.5e+09, 64, 1), in GB", "31.406", "1.875"),
+        (fp32, "zero_bytes(7.5e+09, 64, 1), in GB", "31.406", "60.938"),
+        (lambda parameters, ranks, stage: "120 GB", "a number was expected", "120", "'120 GB'"),
+    ],
+)
+def test_zero_bytes_wrong(answer, what, expected, got):
+    verdict = check.zero_bytes(answer)
+    assert verdict.state == "wrong"
+    assert what in verdict.text
+    assert (verdict.expected, verdict.got) == (expected, got)
+
+
+def test_deal_parameters_solution():
+    assert check.deal_parameters(check.deal_parameters.published)
+
+
+def in_turn(sizes, ranks):
+    return [i % ranks for i in range(len(sizes))]
+
+
+def as_they_come(sizes, ranks):
+    loads, owners = [0] * ranks, []
+    for size in sizes:
+        owners.append(loads.index(min(loads)))
+        loads[owners[-1]] += size
+    return owners
+
+
+@pytest.mark.parametrize(
+    ("answer", "what", "got"),
+    [
+        (in_turn, "one rank gets more than it needs to", "8, dealt as [0, 1, 0, 1]"),
+        (as_they_come, "one rank gets more than it needs to", "8, dealt as [0, 1, 0, 1]"),
+        (lambda sizes, ranks: [0], "a rank for each parameter", "[0]"),
+        (lambda sizes, ranks: [1 + i % ranks for i in range(len(sizes))], "the number of a rank", "4"),
+    ],
+)
+def test_deal_parameters_wrong(answer, what, got):
+    verdict = check.deal_parameters(answer)
+    assert verdict.state == "wrong"
+    assert what in verdict.text
+    assert verdict.got == got
+    assert verdict.expected
+
+
+def test_deal_parameters_that_raises():
+    def deal_parameters(sizes, ranks):
+        return sizes[ranks]
+
+    verdict = check.deal_parameters(deal_parameters)
+    assert "IndexError" in verdict.text
+    assert verdict.line.endswith("return sizes[ranks]")
+    assert "course_utils" not in str(verdict)
+
+
+def test_shard_optimizer_solution():
+    verdict = check.shard_optimizer(check.shard_optimizer.published)
+    assert verdict, str(verdict)
+
+
+def trained_of(parameters):
+    return [p for p in parameters if p.requires_grad]
+
+
+def average(parameters):
+    for p in parameters:
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
+def not_sharded(parameters, make):
+    trained = trained_of(parameters)
+    optimizer = make(trained)
+
+    def step():
+        average(trained)
+        optimizer.step()
+
+    return step
+
+
+def in_flat_pieces(parameters, make):
+    """As in the notebook: right for Adam, and only for optimizers that work number by number."""
+    trained, rank, ranks = trained_of(parameters), dist.get_rank(), dist.get_world_size()
+    sizes = [p.numel() for p in trained]
+    padding = [0, -sum(sizes) % ranks]
+    flat = torch.nn.functional.pad(torch.cat([p.detach().flatten() for p in trained]), padding)
+    pieces = list(flat.chunk(ranks))
+    optimizer = make([pieces[rank]])
+
+    def step():
+        gradients = torch.nn.functional.pad(torch.cat([p.grad.flatten() for p in trained]), padding)
+        pieces[rank].grad = torch.empty_like(pieces[rank])
+        dist.reduce_scatter(pieces[rank].grad, list(gradients.chunk(ranks)))
+        pieces[rank].grad /= ranks
+        optimizer.step()
+        dist.all_gather(pieces, pieces[rank].clone())
+        for p, values in zip(trained, flat[: sum(sizes)].split(sizes), strict=True):
+            p.detach().copy_(values.view_as(p))
+
+    return step
+
+
+def not_sent(parameters, make):
+    trained, rank = trained_of(parameters), dist.get_rank()
+    mine = trained[rank::3]
+    optimizer = make(mine) if mine else None
+
+    def step():
+        average(trained)
+        if optimizer:
+            optimizer.step()
+
+    return step
+
+
+def with_frozen(parameters, make):
+    optimizer = make(parameters)
+
+    def step():
+        average(parameters)
+        optimizer.step()
+
+    return step
+
+
+def empty_on_a_rank(parameters, make):
+    trained = trained_of(parameters)
+    owners = check.deal_parameters.published([p.numel() for p in trained], 3)
+    optimizer = make([p for p, owner in zip(trained, owners, strict=True) if owner == dist.get_rank()])
+
+    def step():
+        average(trained)
+        optimizer.step()
+        for p, owner in zip(trained, owners, strict=True):
+            dist.broadcast(p.detach(), src=owner)
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (not_sharded, "Adam: the weights are right, but rank 0 keeps states that others could keep"),
+        (in_flat_pieces, "an optimizer that looks at whole tensors: 0.weight on rank 0 after step 1"),
+        (not_sent, "Adam: 0.bias on rank 0 after step 1"),
+        (with_frozen, "'NoneType'"),
+        (empty_on_a_rank, "optimizer got an empty parameter list"),
+        (lambda parameters, make: 3, "What it returns on rank 0"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_shard_optimizer_wrong(answer, words):
+    verdict = check.shard_optimizer(answer)
+    assert verdict.state == "wrong"
+    assert words in str(verdict)
+
+
+def test_shard_optimizer_says_how_much_is_kept():
+    verdict = check.shard_optimizer(not_sharded)
+    assert (verdict.expected, verdict.got) == ("at most 84 values of the 134", "134 values")
+
+
+def test_shard_optimizer_that_returns_nothing_yet():
+    def shard_optimizer(parameters, make):
+        mine = trained_of(parameters)  # noqa: F841
+
+    assert check.shard_optimizer(shard_optimizer).state == "not yet"
+
+
+def test_shard_optimizer_that_hangs_names_the_ranks(monkeypatch):
+    from course_utils.checks import sharding
+
+    monkeypatch.setattr(sharding, "SECONDS", 2.0)
+
+    def shard_optimizer(parameters, make):
+        if dist.get_rank() == 0:
+            dist.barrier()
+
+    verdict = check.shard_optimizer(shard_optimizer)
+    assert verdict.state == "wrong"
+    assert "rank" in verdict.text
