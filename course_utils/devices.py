@@ -193,7 +193,7 @@ def _present(device: torch.device, want: object) -> torch.device:
 
 def _why_no_name(name: str) -> str:
     if name.partition(":")[0].lower() in ("tpu", "xla"):
-        return "is reached through PyTorch/XLA, with devices of its own, which notebooks of this course do not use yet."
+        return "is reached through PyTorch/XLA, with its own devices; the course does not use them yet."
     if name.partition(":")[0].lower() in ("gpu", "nvidia", "amd", "rocm"):
         return 'is not a name torch knows: it calls NVIDIA and AMD GPUs "cuda", Apple\'s "mps" and Intel\'s "xpu".'
     if name.strip().lower() != name:
