@@ -72,7 +72,8 @@ class Heard:
                 if self.printer:
                     self.printer.show(rank, value)
             elif kind == "spans":
-                self.spans += [Span(rank, name, start, end, lane) for name, start, end, lane in value[0]]
+                # Events of two streams may come out a microsecond apart the wrong way round.
+                self.spans += [Span(rank, name, start, max(start, end), lane) for name, start, end, lane in value[0]]
             elif kind == "result":
                 self._result(rank, value[0])
             elif kind == "error":

@@ -21,6 +21,7 @@ from ._server import fork, warm_up
 from .errors import LaunchError
 
 GRACE = 0.5  # seconds between asking a process to end and ending it
+PIPE_READS = 32  # of 64 KiB each: a pipe holds one, unless it was told to hold more
 ANSWER = 0.3  # seconds a rank has to say where it is
 STACK = b"(most recent call first):"  # how faulthandler begins
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
@@ -125,9 +126,11 @@ class Ranks:
             del self._open[output]
 
     def drain(self) -> Iterator[tuple[int, str, object]]:
-        """What ranks printed and nobody read yet."""
+        """What ranks printed and nobody read yet: what a pipe can hold, not more, since one may print for ever."""
         for output in self.outputs:
-            while output in self._open and wait([output], 0):
+            for _ in range(PIPE_READS):
+                if output not in self._open or not wait([output], 0):
+                    break
                 yield from self._read(output)
 
     def where(self, ranks: list[int]) -> dict[int, list[tuple[str, int, str]]]:

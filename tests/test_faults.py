@@ -126,6 +126,14 @@ FAULTS = {
         """,
         ["rank 0 is here", r"line 4, in train", "rank 1 waits in barrier"],
     ),
+    "prints for ever": (
+        """
+        def train():
+            while True: print("x" * 1000)
+        launch(train, ranks=2, time_limit=1)
+        """,
+        ["ranks 0, 1 of 2 had not finished after the time limit of 1 s", r"Cell In\[\d+\], line 2, in train"],
+    ),
     "a result that cannot be pickled": (
         """
         def train():

@@ -206,11 +206,11 @@ def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
 
         if __name__ == "__main__":
             dist.init_process_group("gloo")
-            print("total", train())
+            print(f"total {train()}\\n", end="")  # in one piece: two workers write
             try:
                 launch(train)
             except Exception as error:
-                print(type(error).__name__, error)
+                print(f"{type(error).__name__} {error}\\n", end="")
             dist.destroy_process_group()
     """))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
