@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
 _starting = threading.Lock()
 
 
@@ -33,20 +35,18 @@ def warm_up() -> None:
     context = mp.get_context("forkserver")
     with _starting:
         context.set_forkserver_preload(["course_utils._preload"])
-        thread_limits = {"OPENBLAS_NUM_THREADS": "1"}  # a process with a thread pool cannot be forked safely
-        kept = {name: os.environ.get(name) for name in thread_limits}
-        os.environ.update(thread_limits)
+        kept = os.environ.get(BLAS_THREADS)
+        os.environ[BLAS_THREADS] = "1"  # a process with a thread pool cannot be forked safely
         # The server and all ranks inherit the mask: interrupts are for the kernel alone.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             forkserver.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            for name, value in kept.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
+            if kept is None:
+                del os.environ[BLAS_THREADS]
+            else:
+                os.environ[BLAS_THREADS] = kept
 
 
 def fork(target: Any, *args: Any, name: str) -> BaseProcess:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from files import write
 
 from course_utils import _card, _probe, devices
 from course_utils.devices import PLACES, Device, discover, pick
@@ -37,14 +38,6 @@ def gpus(monkeypatch):
         monkeypatch.setattr(module, "get_device_properties", lambda index: about)
 
     return of
-
-
-def write(root, files):
-    for path, text in files.items():
-        file = root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{text}\n")
-    return root
 
 
 # ---- where it runs --------------------------------------------------------------------------------------------------

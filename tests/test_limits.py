@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from files import write
 
 from course_utils._limits import available_memory, usable_cores, usable_memory
 
@@ -21,14 +22,6 @@ def machine_of(monkeypatch):
         monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=memory, available=free))
 
     return of
-
-
-def write(root, files):
-    for path, text in files.items():
-        file = root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{text}\n")
-    return root
 
 
 def test_no_cgroup_at_all(tmp_path, machine_of):

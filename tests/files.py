@@ -1,0 +1,14 @@
+"""Files as `/proc`, `/sys` and `/dev` would have them, for tests that read a folder in their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def write(root: Path, files: dict[str, object]) -> Path:
+    """Write {path below root: text}; the root again."""
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n")
+    return root
