@@ -4,7 +4,8 @@ Importing it imports no torch, starts nothing and touches no device.
 """
 
 from . import checks as check
-from ._rank import report, span
+from ._session import report
+from ._spans import span
 from .devices import Device, Machine, discover, pick
 from .errors import CourseError, DeviceError, LaunchError, MetricError, RankError
 from .launch import Run, launch, warm_up

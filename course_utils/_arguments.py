@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import _rank
+from . import _session
 from ._limits import available_memory, usable_cores
 from .errors import DeviceError, LaunchError
 
@@ -42,6 +42,12 @@ def check_arguments(
     init_group: bool,
 ) -> Placement:
     """The `Placement` for these arguments of `launch`; `LaunchError` or `DeviceError` says what to change."""
+    check_call(function, live=live, time_limit=time_limit)
+    return _place(_check_ranks(ranks), device, backend if init_group else None, init_group)
+
+
+def check_call(function: Callable, *, live: object, time_limit: float | None) -> None:
+    """What every launch checks, whatever it runs on."""
     _check_here()
     _check_function(function)
     if live is not None and not all(hasattr(live, name) for name in ("open", "add", "tick", "close")):
@@ -49,11 +55,10 @@ def check_arguments(
     is_time = isinstance(time_limit, (int, float)) and not isinstance(time_limit, bool)
     if time_limit is not None and not (is_time and 0 < time_limit < math.inf):
         raise LaunchError(f"time_limit={time_limit!r}: give seconds, more than 0, or None for no limit")
-    return _place(_check_ranks(ranks), device, backend if init_group else None, init_group)
 
 
 def _check_here() -> None:
-    if _rank.current() is not None:
+    if _session.current() is not None:
         raise LaunchError(
             "launch was called inside a rank that launch started. Ranks cannot start ranks: "
             "call launch in the notebook, and the function itself in the rank."

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 Frame = tuple[str, int, str]  # file, line, function
+OURS = str(Path(__file__).parent)
 
 WORDS = {
     "SIGKILL": "was killed (SIGKILL)",
@@ -39,22 +40,23 @@ def place(frame: Frame) -> str:
 def own_frames(frames: list[Frame]) -> list[Frame]:
     """The frames a learner wrote: those in cells, else those outside of installed packages; outermost first."""
     cells = [f for f in frames if cell_name(f[0])]
-    return cells or [f for f in frames if "site-packages" not in f[0] and not f[0].startswith("<")]
+    return cells or [f for f in frames if "site-packages" not in f[0] and not f[0].startswith(("<", OURS))]
 
 
-def raised(rank: int, ranks: int, name: str, message: str, frames: list[tuple]) -> str:
+def raised(who: str, name: str, message: str, frames: list[tuple]) -> str:
+    """`rank 2 of 4 raised ValueError: …` and the lines of the learner's code that led there."""
     if name == "SystemExit":
-        what = f"rank {rank} of {ranks} called sys.exit({message}) before its function returned"
+        what = f"{who} called sys.exit({message}) before its function returned"
     else:
-        what = f"rank {rank} of {ranks} raised {name}" + (f": {message}" if message else "")
+        what = f"{who} raised {name}" + (f": {message}" if message else "")
     own = own_frames([frame[:3] for frame in frames])
     return "\n".join([what, *(place(frame) for frame in own[-3:])])
 
 
-def died(rank: int, ranks: int, exitcode: int | None, *, out_of_memory: bool) -> tuple[str, str]:
+def died(who: str, exitcode: int | None, *, out_of_memory: bool) -> tuple[str, str]:
     """(cause, sentence) for a process that ended by itself."""
     if exitcode is None or exitcode >= 0:
-        return "Exit", f"rank {rank} of {ranks} ended with exit code {exitcode} before its function returned"
+        return "Exit", f"{who} ended with exit code {exitcode} before its function returned"
     try:
         name = signal.Signals(-exitcode).name
     except ValueError:
@@ -62,7 +64,7 @@ def died(rank: int, ranks: int, exitcode: int | None, *, out_of_memory: bool) ->
     words = WORDS.get(name, f"was ended by {name}")
     if out_of_memory:
         words = "was killed because memory ran out (SIGKILL): use fewer ranks, a smaller model or smaller batches"
-    return name, f"rank {rank} of {ranks} {words}"
+    return name, f"{who} {words}"
 
 
 def doing(frames: list[Frame]) -> str:
@@ -74,12 +76,17 @@ def doing(frames: list[Frame]) -> str:
             calls.append(function)
     if calls:
         return f"waits in {calls[-1]}"
+    calls = [function for file, _, function in inner if "/torch_xla/" in file and not function.startswith(("_", "<"))]
+    if calls:
+        return f"waits in {calls[-1]}"
+    if any(file.endswith("_replicas.py") for file, _, _ in inner):
+        return "waits for the value of a tensor"
     if any(function == "_engine_run_backward" for _, _, function in inner):
         return "waits in backward (DDP's all-reduce runs there)"
     return "is"
 
 
-def whereabouts(stacks: dict[int, list[Frame]]) -> list[str]:
+def whereabouts(stacks: dict[int, list[Frame]], unit: str) -> list[str]:
     """One paragraph for each place at which ranks are: `ranks 0, 1, 2 wait in all_reduce` + the cell's line."""
     groups: dict[tuple[str, Frame | None], list[int]] = {}
     for rank, frames in sorted(stacks.items()):
@@ -89,12 +96,13 @@ def whereabouts(stacks: dict[int, list[Frame]]) -> list[str]:
     for (what, frame), ranks in groups.items():
         if len(ranks) > 1:
             what = what.replace("waits", "wait").replace("is", "are")
-        lines.append(f"{listed(ranks)} {what} here:" + (f"\n{place(frame)}" if frame else " (no line known)"))
+        lines.append(f"{listed(ranks, unit)} {what} here:" + (f"\n{place(frame)}" if frame else " (no line known)"))
     return lines
 
 
-def listed(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+def listed(ranks: list[int], unit: str) -> str:
+    """`rank 2`, `ranks 0, 1, 3`, `cores 0, 1`."""
+    return f"{unit}{'s' * (len(ranks) > 1)} " + ", ".join(map(str, ranks))
 
 
 def kills_for_memory() -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,11 +16,13 @@ from ._processes import Ranks
 from .timeline import Span, Timeline
 
 if TYPE_CHECKING:
-    from .launch import Run
+    from ._run import Run
     from .live import LivePlot
 
 MOST_LINES = 2_000  # printed lines a launch shows; a notebook that is sent more becomes unusable
 MOST_OUTPUT = 64 << 20  # bytes kept of what a rank prints
+# What gloo prints in torch 2.8 and 2.9, on every rank, whenever a group is made.
+GLOO = re.compile(rb"^\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..*\n", re.MULTILINE)
 DRAIN = 0.1  # seconds in which the other ranks' news may arrive before the first cause is named
 
 
@@ -39,8 +43,8 @@ class Heard:
         self.errors: list[tuple] = []  # (time, rank, name, message, frames, traceback)
         self.deaths: list[tuple[int, int | None]] = []
         self.spans: list[Span] = []
-        self.printed = [bytearray() for _ in range(run.ranks)]
-        self.printer = _Printer(run.ranks) if show else None
+        self.printed: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self.printer = _Printer(run) if show else None
 
     def until_done(self, processes: Ranks, time_limit: float | None) -> Callable | None:
         """Listen until all ranks returned (None) or one failed (a function that says how)."""
@@ -68,6 +72,7 @@ class Heard:
                     for record in value[0]:
                         self.live.add(record)
             elif kind == "output":
+                value = GLOO.sub(b"", value)
                 self.printed[rank] += value[: max(0, MOST_OUTPUT - len(self.printed[rank]))]
                 if self.printer:
                     self.printer.show(rank, value)
@@ -93,7 +98,7 @@ class Heard:
     def close(self, seconds: float) -> None:
         run = self.run
         run.seconds = seconds
-        run.output = [bytes(data).decode(errors="replace") for data in self.printed]
+        run.output = [bytes(self.printed[rank]).decode(errors="replace") for rank in range(run.ranks)]
         run.metrics.sort(key=lambda record: record["time"])
         run.timeline = Timeline(self.spans)
         if self.printer:
@@ -106,27 +111,30 @@ class Heard:
 
     def _error(self, processes: Ranks, out_of_memory: bool) -> Message:
         _, rank, name, message, frames, trace = min(self.errors, key=lambda error: error[0])
-        return Message(rank, name, _failures.raised(rank, self.run.ranks, name, message, frames), trace)
+        return Message(rank, name, _failures.raised(processes.who(rank), name, message, frames), trace)
 
     def _death(self, processes: Ranks, out_of_memory: bool) -> Message:
         rank, exitcode = self.deaths[0]
-        cause, text = _failures.died(rank, self.run.ranks, exitcode, out_of_memory=out_of_memory)
+        cause, text = processes.death(rank, exitcode, out_of_memory=out_of_memory)
+        dead = [rank] if self.run.unit == "rank" else []  # cores share a process: no one of them is to blame
         # Peers that lost the connection have left the place where they were; their errors remember it.
         stacks = {r: [frame[:3] for frame in reversed(frames)] for _, r, _, _, frames, _ in self.errors}
         self.take(processes.drain())
-        stacks |= processes.where(self._unfinished(rank, *stacks))
-        others = _failures.whereabouts(stacks)
-        return Message(rank, cause, "\n".join([text, *(f"meanwhile {line}" for line in others)]))
+        stacks |= processes.where(self._unfinished(*dead, *stacks))
+        others = _failures.whereabouts(stacks, self.run.unit)
+        message = "\n".join([text, *(f"meanwhile {line}" for line in others)])
+        return Message(rank if dead else None, cause, message)
 
     def _too_late(self, time_limit: float, processes: Ranks, out_of_memory: bool) -> Message:
         late = self._unfinished()
         self.take(processes.drain())
-        stacks = _failures.whereabouts(processes.where(late))
-        who = f"{_failures.listed(late)} of {self.run.ranks}"
+        stacks = _failures.whereabouts(processes.where(late), self.run.unit)
+        who = f"{_failures.listed(late, self.run.unit)} of {self.run.ranks}"
         text = [f"{who} had not finished after the time limit of {time_limit:g} s"]
         text += stacks
         if self.done:
-            text.append(f"{_failures.listed(sorted(self.done))} had returned: a collective needs every rank.")
+            returned = _failures.listed(sorted(self.done), self.run.unit)
+            text.append(f"{returned} had returned: a collective needs every {self.run.unit}.")
         text.append("If the work is only slow, pass a larger time_limit (seconds), or None.")
         return Message(late[0] if len(late) == 1 else None, "TimeLimit", "\n".join(text), "\n".join(stacks))
 
@@ -134,8 +142,9 @@ class Heard:
 class _Printer:
     """Print what ranks print, each line labelled, up to `MOST_LINES`."""
 
-    def __init__(self, ranks: int) -> None:
-        self.rest = [b""] * ranks
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.rest: defaultdict[int, bytes] = defaultdict(bytes)
         self.lines = 0
 
     def show(self, rank: int, data: bytes) -> None:
@@ -144,12 +153,15 @@ class _Printer:
         if room <= 0 or not lines:
             return
         self.lines += len(lines)
-        shown = [f"[rank {rank}] {line.decode(errors='replace')[:1000]}" for line in lines[:room]]
+        # What several cores' one process printed below Python belongs to none of them.
+        unit = self.run.unit
+        label = "" if unit == "program" else f"[{unit} {rank}] " if rank < self.run.ranks else f"[{unit}s] "
+        shown = [label + line.decode(errors="replace")[:1000] for line in lines[:room]]
         if len(lines) > room:
             shown.append(f"… more than {MOST_LINES} lines: the rest is in run.output[rank], not shown")
         print("\n".join(shown))
 
     def close(self) -> None:
-        for rank, rest in enumerate(self.rest):
+        for rank, rest in list(self.rest.items()):
             if rest:
                 self.show(rank, b"\n")

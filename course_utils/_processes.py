@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from . import _rank
+from . import _failures, _rank
 from ._server import fork, warm_up
+from ._session import Task
 from .errors import LaunchError
 
 GRACE = 0.5  # seconds between asking a process to end and ending it
@@ -39,7 +40,7 @@ class Ranks:
         self.outputs: list[Connection] = []
         self._ended = False
         self._lock = threading.Lock()
-        self._alive: dict[int, int] = {}  # sentinel -> rank
+        self._alive: dict[int, tuple[BaseProcess, list[int]]] = {}  # sentinel -> the ranks it stands for
         self._open: dict[Connection, int] = {}  # pipe or output -> rank
 
     def __enter__(self) -> Ranks:
@@ -51,7 +52,7 @@ class Ranks:
             self.end()
         _running.discard(self)
 
-    def start(self, task: _rank.Task) -> None:
+    def start(self, task: Task) -> None:
         """Start all ranks and hand them the task.
 
         In a thread, because an interrupt reaches the main thread alone: one that came between two lines of
@@ -90,7 +91,7 @@ class Ranks:
                 self.processes.append(process)
                 self.pipes.append(ours)
                 self.outputs.append(read)
-                self._alive[process.sentinel] = rank
+                self._alive[process.sentinel] = (process, [rank])
                 self._open |= {ours: rank, read: rank}
 
     def hear(self, timeout: float | None) -> Iterator[tuple[int, str, object]]:
@@ -100,12 +101,12 @@ class Ranks:
         """
         for source in wait([*self._open, *self._alive], timeout):
             if source in self._alive:
-                rank = self._alive.pop(source)
-                process, pipe = self.processes[rank], self.pipes[rank]
+                process, ranks = self._alive.pop(source)
                 process.join(1)
-                while pipe in self._open and pipe.poll():
-                    yield from self._receive(pipe)
-                yield rank, "died", process.exitcode
+                for pipe in [self.pipes[rank] for rank in ranks]:
+                    while pipe in self._open and pipe.poll():
+                        yield from self._receive(pipe)
+                yield from [(rank, "died", process.exitcode) for rank in ranks]
             elif source in self._open:
                 yield from self._read(source) if source in self.outputs else self._receive(source)
 
@@ -125,6 +126,14 @@ class Ranks:
         else:
             del self._open[output]
 
+    def who(self, rank: int) -> str:
+        """One rank, in a message."""
+        return f"rank {rank} of {self.count}"
+
+    def death(self, rank: int, exitcode: int | None, *, out_of_memory: bool) -> tuple[str, str]:
+        """(cause, sentence) for the end of a rank's process."""
+        return _failures.died(self.who(rank), exitcode, out_of_memory=out_of_memory)
+
     def drain(self) -> Iterator[tuple[int, str, object]]:
         """What ranks printed and nobody read yet: what a pipe can hold, not more, since one may print for ever."""
         for output in self.outputs:
@@ -138,7 +147,8 @@ class Ranks:
 
         Works for a rank that is stuck in a collective: `faulthandler` answers from a signal handler, into the output.
         """
-        asked = [rank for rank in ranks if rank in self._alive.values()]
+        alive = {rank for _, held in self._alive.values() for rank in held}
+        asked = [rank for rank in ranks if rank in alive]
         for rank in asked:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.processes[rank].pid, signal.SIGUSR1)

@@ -6,7 +6,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .launch import Run
+    from ._run import Run
 
 
 class CourseError(Exception):

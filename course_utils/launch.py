@@ -5,47 +5,21 @@ The ranks are real processes with a real process group; `_rank.py` is what happe
 
 from __future__ import annotations
 
-import linecache
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from . import _failures, _rank
 from ._arguments import check_arguments, packed
-from ._heard import Heard
 from ._processes import Ranks
+from ._run import Run, carry_out, cells
 from ._server import warm_up
-from .errors import RankError
-from .timeline import Timeline
+from ._session import Task
 
 if TYPE_CHECKING:
     from .live import LivePlot
 
 __all__ = ["Run", "launch", "warm_up"]
-
-
-@dataclass
-class Run:
-    """What a launch gave back."""
-
-    ranks: int
-    device: str
-    backend: str | None
-    results: list = field(default_factory=list)  # what the function returned, by rank
-    metrics: list[dict] = field(default_factory=list)  # what `report` sent: rank, time (s), step, and the values
-    output: list[str] = field(default_factory=list)  # what each rank printed
-    timeline: Timeline = field(default_factory=lambda: Timeline([]))
-    seconds: float = 0.0
-
-    def column(self, name: str, *, rank: int = 0) -> list[float]:
-        """The values that one rank reported under `name`, in order."""
-        return [record[name] for record in self.metrics if record["rank"] == rank and name in record]
-
-    def __repr__(self) -> str:
-        group = self.backend or "no process group"
-        return f"Run({self.ranks} ranks on {self.device}, {group}, {self.seconds:.2f} s)"
 
 
 def launch(
@@ -88,13 +62,10 @@ def launch(
     payload = packed(function, args, kwargs)
     if placement.note:
         print(placement.note)
-    began = time.perf_counter()
-    run = Run(placement.ranks, placement.device, placement.backend, [None] * placement.ranks)
-    heard = Heard(run, live, show)
     store = _open_store()
-    task = _rank.Task(
+    task = Task(
         payload=payload,
-        cells=_cells(),
+        cells=cells(),
         env=dict(os.environ) | placement.env | {"MASTER_PORT": str(store.port)},
         cwd=os.getcwd(),
         device=placement.device,
@@ -102,25 +73,10 @@ def launch(
         threads=placement.threads,
         # The limit of the launch is to speak first: it knows all ranks.
         timeout=None if time_limit is None else time_limit + 60,
-        began=began,
+        began=time.perf_counter(),
     )
-    memory_kills = _failures.kills_for_memory()
-    if live is not None:
-        live.open()
-    try:
-        with Ranks(placement.ranks) as processes:
-            processes.start(task)
-            failure = heard.until_done(processes, time_limit)
-            if failure is None:
-                processes.release()
-            else:
-                message = failure(processes, _failures.kills_for_memory() > memory_kills)
-            heard.take(processes.drain())
-    finally:
-        heard.close(time.perf_counter() - began)
-    if failure is not None:
-        raise RankError(message.text, rank=message.rank, cause=message.cause, traceback=message.traceback, run=run)
-    return run
+    run = Run(placement.ranks, placement.device, placement.backend, [None] * placement.ranks)
+    return carry_out(run, Ranks(placement.ranks), task, live=live, time_limit=time_limit, show=show)
 
 
 def _open_store() -> Any:
@@ -135,7 +91,3 @@ def _open_store() -> Any:
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )
 
-
-def _cells() -> dict:
-    """The notebook's cells in `linecache`, without the hook by which IPython keeps them fresh."""
-    return {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}

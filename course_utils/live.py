@@ -107,7 +107,7 @@ class LivePlot:
             self._clear()
             self._screen.renew()
         self._start(self._clock())
-        if not self._off:
+        if not self._off and self._screen.shell() is not None:
             self._screen.show({"text/html": "<i>waiting for the first values</i>", "text/plain": repr(self)})
 
     def _start(self, now: float) -> None:

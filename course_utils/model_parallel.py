@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from ._rank import span
+from ._spans import span
 
 
 def stream(seconds: Sequence[float], batches: int) -> None:

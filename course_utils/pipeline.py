@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ._rank import span
 from ._simulate import label
+from ._spans import span
 from .errors import CourseError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ._rank import span
+from ._spans import span
 
 
 def all_reduced(x: Tensor) -> Tensor:

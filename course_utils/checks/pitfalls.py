@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
 from torch.utils.data import DataLoader, DistributedSampler
 
-from .._rank import report
+from .._session import report
 from ..launch import launch
 from ..models import mlp
 from . import exercise, expect, wrong
