@@ -7,6 +7,8 @@ No device may be touched: a process that has initialised CUDA cannot be forked.
 import gc
 import multiprocessing.connection
 import multiprocessing.reduction
+import os
+from importlib.util import find_spec
 
 import cloudpickle
 import torch
@@ -20,6 +22,13 @@ import torch.utils.data
 from course_utils import _rank
 
 __all__ = ["_rank", "cloudpickle", "multiprocessing", "torch"]
+
+if find_spec("torch_xla"):
+    os.environ.setdefault("PJRT_SELECT_DEFAULT_DEVICE", "0")  # `xla.launch` chooses, and says so
+    import torch_xla  # noqa: F401 (starts no runtime: cores do, each launch its own)
+
+    if find_spec("lightning"):
+        import lightning.pytorch  # noqa: F401
 
 if torch.cuda.is_initialized():
     raise RuntimeError("the server that ranks are forked from has initialised CUDA; ranks could not use it")

@@ -145,7 +145,11 @@ def pick(want: str | int | torch.device | None = None) -> torch.device:
 def _best() -> torch.device:
     import torch
 
-    if forced := os.environ.get("COURSE_DEVICE"):  # `launch` sets it in every rank
+    if forced := os.environ.get("COURSE_DEVICE"):  # `launch` sets it in every rank, `xla.launch` in every core
+        if forced == "xla":
+            import torch_xla
+
+            return torch_xla.device()
         return pick(forced)
     found = _accelerators([])
     if not found:
@@ -193,7 +197,7 @@ def _present(device: torch.device, want: object) -> torch.device:
 
 def _why_no_name(name: str) -> str:
     if name.partition(":")[0].lower() in ("tpu", "xla"):
-        return "is reached through PyTorch/XLA, with its own devices; the course does not use them yet."
+        return "is reached through PyTorch/XLA: see notebook 12 for one core and `xla.launch` for all of them."
     if name.partition(":")[0].lower() in ("gpu", "nvidia", "amd", "rocm"):
         return 'is not a name torch knows: it calls NVIDIA and AMD GPUs "cuda", Apple\'s "mps" and Intel\'s "xpu".'
     if name.strip().lower() != name:

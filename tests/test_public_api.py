@@ -23,7 +23,8 @@ LAYERS = (
     {"timeline", "schedules", "collectives", "matmul", "cost", "data", "models"},
     {"devices"},
     {"launch", "traffic", "model_parallel", "pipeline", "tensor_parallel"},
-    {"pictures", "shards", "live"},
+    {"pictures", "shards", "live", "xla"},
+    {"lightning"},
     {"course", "checks"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

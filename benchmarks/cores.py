@@ -1,0 +1,77 @@
+"""Several TPU cores (virtual ones, without a TPU): every kind of use again and again, then the time a step takes.
+
+Needs the PyTorch/XLA environment: `.venv-xla/bin/python benchmarks/cores.py`.
+"""
+
+from __future__ import annotations
+
+import time
+
+from bench import machine, median, middle, options, show, table, targets
+from core_cases import CASES, batches, setup
+
+from course_utils import RankError, xla
+
+CORES = (2, 4, 8)
+STEPS = 60
+
+
+def timed_steps() -> tuple[float, list[float]]:
+    """(seconds of the first step, seconds of each later one), the loss read in every step."""
+    import torch.nn.functional as F
+    import torch_xla.core.xla_model as xm
+
+    core, _, model, optimizer = setup()
+    seconds = []
+    for x, y in batches(core, STEPS):
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        xm.optimizer_step(optimizer, barrier=True)
+        loss.item()
+        seconds.append(time.perf_counter() - began)
+    return seconds[0], seconds[3:]
+
+
+def stress(runs: int) -> tuple[list[list[object]], int]:
+    """Rows of (kind of use, runs that passed by number of cores), and how many failed."""
+    rows, failed = [], 0
+    for name, case in CASES.items():
+        row: list[object] = [name]
+        for cores in CORES:
+            passed, took = 0, []
+            for _ in range(runs):
+                try:
+                    took.append(xla.launch(case, cores=cores, time_limit=60, show=False).seconds)
+                    passed += 1
+                except RankError as error:
+                    print(f"\n{name} on {cores} cores: {error}\n", flush=True)
+            failed += runs - passed
+            row.append(f"{passed}/{runs}, {median(took):.2f} s")
+        rows.append(row)
+        print("…", " | ".join(map(str, row)), flush=True) if runs > 1 else None
+    return rows, failed
+
+
+def main() -> None:
+    args = options(__doc__, repeat=30)
+    rows, failed = stress(args.repeat)
+    steps = []
+    for cores in CORES:
+        results = [xla.launch(timed_steps, cores=cores).results for _ in range(1 if args.quick else 5)]
+        first = median(one[0][0] for one in results)
+        later = [second * 1000 for one in results for second in one[0][1]]
+        steps.append((cores, f"{first * 1000:.0f}", middle(later), median(later)))
+    show(
+        machine(),
+        f"Runs that passed, of {args.repeat} each, and the median of their seconds, launch included:",
+        table(["kind of use", *(f"{cores} cores" for cores in CORES)], rows),
+        "Time of a step, ms, the loss read in each; the first one compiles:",
+        table(["virtual cores", "first step", "later steps"], [step[:3] for step in steps]),
+        targets(("failed runs", failed, 0, ""), ("a step on 8 virtual cores", steps[-1][3], 25, "ms")),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The process (on a TPU: the processes) of a TPU's cores, seen from the notebook."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+
+from . import _cores, _failures
+from ._processes import ANSWER, FRAME, Ranks
+from ._server import fork
+
+# XLA's CPU client waits 5 s for a late core, says so, and after 10 s ends the process.
+RENDEZVOUS, STUCK = b"rendezvous.cc", "may be stuck"
+LATE = re.compile(r"Expected (?P<expected>\d+) threads .* only (?P<arrived>\d+) of them arrived")
+MOST_SAID = 1 << 16
+THREAD = re.compile(r"^(?:Current thread|Thread) 0x(?P<thread>[0-9a-f]+)", re.MULTILINE)
+
+
+class Cores(Ranks):
+    """`count` cores, numbered from 0, in one process; `spmd`: one program that has them all."""
+
+    def __init__(self, count: int, *, spmd: bool) -> None:
+        super().__init__(count)
+        self.spmd = spmd
+        self._at: dict[int, tuple[int, int]] = {}  # core -> process, thread
+        self._said = ""  # what XLA said last, in the shared output
+        self._stuck: dict[int, list[tuple[str, int, str]]] = {}
+
+    def who(self, rank: int) -> str:
+        return "the SPMD program" if self.spmd else f"core {rank} of {self.count}"
+
+    def death(self, rank: int, exitcode: int | None, *, out_of_memory: bool) -> tuple[str, str]:
+        if late := LATE.search(self._said):
+            expected, arrived = int(late["expected"]), int(late["arrived"])
+            return "Stuck", (
+                f"{arrived} of {expected} cores reached a collective, and XLA ended them all after waiting for the "
+                "others: every core must run the same program, collectives included"
+            )
+        return _failures.died(f"the process of the {self.count} cores", exitcode, out_of_memory=out_of_memory)
+
+    def _start_all(self, failed: list[BaseException]) -> None:
+        pairs = [mp.Pipe() for _ in range(self.count)]
+        prints = [mp.Pipe(duplex=False) for _ in range(self.count + 1)]  # the last one: of the process as a whole
+        theirs = [pair[1] for pair in pairs], [write for _, write in prints]
+        try:
+            process = fork(_cores.main, theirs[0], theirs[1][:-1], theirs[1][-1], name="cores")
+        except (EOFError, OSError) as error:
+            failed.append(error)
+            return
+        finally:
+            for connection in [*theirs[0], *theirs[1]]:
+                connection.close()
+        with self._lock:
+            if self._ended:  # interrupted: the process finds its pipes closed and leaves
+                for connection in [*(pair[0] for pair in pairs), *(read for read, _ in prints)]:
+                    connection.close()
+                return
+            self.processes = [process]
+            self.pipes = [pair[0] for pair in pairs]
+            self.outputs = [read for read, _ in prints]
+            self._alive = {process.sentinel: (process, list(range(self.count)))}
+            self._open = {pipe: core for pipes in (self.pipes, self.outputs) for core, pipe in enumerate(pipes)}
+
+    def _receive(self, pipe: Connection) -> Iterator[tuple[int, str, object]]:
+        for core, kind, values in super()._receive(pipe):
+            if kind == "at":
+                self._at[core] = values
+            else:
+                yield core, kind, values
+
+    def _read(self, output: Connection) -> Iterator[tuple[int, str, object]]:
+        for core, kind, data in super()._read(output):
+            if output is not self.outputs[-1]:
+                yield core, kind, data
+                continue
+            self._said = (self._said + data.decode(errors="replace"))[-MOST_SAID:]
+            if STUCK in self._said and not self._stuck:  # soon XLA ends the process, and nobody is left to ask
+                self._stuck = self._ask(list(self._at))
+            if lines := [line for line in data.splitlines(keepends=True) if RENDEZVOUS not in line]:
+                yield core, kind, b"".join(lines)
+
+    def where(self, ranks: list[int]) -> dict[int, list[tuple[str, int, str]]]:
+        """Where the cores are, or were when XLA said that they were stuck."""
+        stacks = self._ask(ranks) if self._alive else self._stuck
+        return {core: stack for core, stack in stacks.items() if core in ranks}
+
+    def _ask(self, ranks: list[int]) -> dict[int, list[tuple[str, int, str]]]:
+        """Each process lists all its threads, into the shared output."""
+        asked = {core: self._at[core] for core in ranks if core in self._at}
+        for pid in {pid for pid, _ in asked.values()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        shared, text, deadline = self.outputs[-1], b"", time.monotonic() + ANSWER
+        while asked and (left := deadline - time.monotonic()) > 0 and wait([shared], left):
+            if not (data := os.read(shared.fileno(), 1 << 16)):
+                break
+            text += data
+        starts = [*THREAD.finditer(text := text.decode(errors="replace"))]
+        ends = [*(start.start() for start in starts[1:]), len(text)]
+        stacks = {}
+        for start, end in zip(starts, ends, strict=False):
+            frames = FRAME.finditer(text, start.end(), end)
+            stacks[int(start["thread"], 16)] = [(m["file"], int(m["line"]), m["name"]) for m in frames]
+        return {core: stacks.get(thread, []) for core, (_, thread) in asked.items()}

@@ -1,0 +1,138 @@
+"""Makes torch_xla's cores work as threads of one process on XLA's CPU client, where as it comes they deadlock.
+
+Found by experiment with torch_xla 2.9.0; on a TPU nothing of this is used. Three things went wrong:
+
+1. XLA's collectives on a CPU meet by the number of the compiled program. Cores that compile the same graph at the
+   same moment get different numbers, and wait for each other for ever. So one core at a time compiles and starts
+   its program; the second finds the first one's in torch_xla's cache.
+2. A core that starts a program waits until its previous one has ended, which needs the other cores. So each waits for
+   its own device first, without the lock.
+3. Reading a tensor (`.item()`, `.cpu()`, `if x:`) compiles and runs what is pending, past that lock; and what torch_xla
+   creates on first use (its compilation cache, its table of CPU fallbacks) is not safe to create from two threads.
+   So a read first runs what is pending, under the lock, and then only copies.
+4. Programs that differ never meet (1), and torch_xla writes the numbers 0 and 1 into a program, and passes equal
+   numbers as one: `x * rank` makes programs of their own on cores 0 and 1. Without two flags each number is passed in.
+5. What is one a process in torch must be one a core: the default process group, and the thread that runs backward,
+   where a hook that all-reduces would find another core's device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+RUN = ("_xla_sync_multi", "_xla_step_marker")  # of torch_xla's C++: where programs are compiled and started
+READ = ("item", "cpu", "to", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
+COMPARE = ("equal", "allclose")  # of torch: they read inside
+NUMBERS = ("FLAGS_torch_lazy_enable_device_data_cache", "FLAGS_torch_lazy_handle_special_scalars")  # of torch's C++
+
+_lock = threading.RLock()
+_core = threading.local()  # settled: a tensor of this core that needs no computing
+_run: Callable  # torch_xla's own `_xla_sync_multi`
+
+
+def install() -> None:
+    """Once in a process that will hold several virtual cores, before the first tensor is on one."""
+    import torch
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
+
+    torch.distributed.distributed_c10d._world = ThreadLocalWorld()
+    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    for flag in NUMBERS:
+        ctypes.c_bool.in_dll(ctypes.CDLL("libtorch_cpu.so"), flag).value = False
+    global _run
+    binary = torch_xla._XLAC
+    _run = binary._xla_sync_multi
+    for name in RUN:
+        setattr(binary, name, _one_at_a_time(getattr(binary, name)))
+    for name in READ:
+        setattr(torch.Tensor, name, _settled(getattr(torch.Tensor, name)))
+    for name in COMPARE:
+        setattr(torch, name, _settled(getattr(torch, name)))
+    group = torch_xla.distributed.xla_backend.ProcessGroupXla
+    for name in ("allgather", "broadcast"):
+        setattr(group, name, _then_settled(getattr(group, name)))
+    # By default it pads with the core's own number, which makes every core's graph, and so its program, another one.
+    xm._all_gather_using_all_reduce = lambda value, dim=0, groups=None, pin_layout=True: xm.all_gather(
+        value, dim, groups, pin_layout=False
+    )
+
+
+def prepare() -> None:
+    """In each core, before anything else: backward in this thread, and what torch_xla creates on first use."""
+    import torch
+    import torch_xla
+
+    torch.autograd.set_multithreading_enabled(False)
+    with _lock:
+        _core.settled = [torch.zeros(()).to(torch_xla.device())]
+        _run(_core.settled, [], wait=True)
+
+
+def wait() -> None:
+    """Until this core's last program has ended; holds neither the interpreter's lock nor ours.
+
+    Asking for a tensor that is computed already compiles nothing, and waits for the device.
+    """
+    _run(_core.settled, [], wait=True)
+
+
+def _one_at_a_time(run: Callable) -> Callable:
+    @functools.wraps(run)
+    def locked(*args: Any, **kwargs: Any) -> None:
+        waits = kwargs.pop("wait", False)
+        wait()  # so that `run` cannot block while it holds the lock
+        with _lock:
+            run(*args, wait=False, **kwargs)
+        if waits:
+            wait()
+
+    return locked
+
+
+def _settled(read: Callable) -> Callable:
+    import torch
+
+    @functools.wraps(read)
+    def settled(*args: Any, **kwargs: Any) -> Any:
+        pending = [value for value in args if isinstance(value, torch.Tensor) and value.device.type == "xla"]
+        if not pending or (read.__name__ == "to" and not _to_cpu(*args[1:], **kwargs)):
+            return read(*args, **kwargs)
+        _settle(pending)
+        with _lock:
+            return read(*args, **kwargs)
+
+    return settled
+
+
+def _then_settled(collective: Callable) -> Callable:
+    """DDP, in C++, reads what came of these when it compares the replicas' shapes."""
+
+    @functools.wraps(collective)
+    def settled(self: Any, tensors: list, *args: Any) -> Any:
+        work = collective(self, tensors, *args)
+        _settle([value for item in tensors for value in (item if isinstance(item, list) else [item])])
+        return work
+
+    return settled
+
+
+def _settle(tensors: list) -> None:
+    """Compute these tensors, and wait for them."""
+    import torch_xla
+
+    # Not giving up the buffers of inputs: the token that orders collectives may still refer to them.
+    torch_xla._XLAC._xla_sync_multi(tensors, [], wait=True, sync_xla_data=False)
+
+
+def _to_cpu(*args: Any, **kwargs: Any) -> bool:
+    import torch
+
+    target = kwargs.get("device", args[0] if args else None)
+    target = target.device if isinstance(target, torch.Tensor) else target
+    return isinstance(target, str | torch.device) and torch.device(target).type == "cpu"
