@@ -7,20 +7,22 @@ thread, and all cores are devices of one program.
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import io
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from ._rank import enter, leave, run, take_over
-from ._session import Session, Task, begin, current, watch
+from ._session import Session, Task, begin, watch
 
 SPMD, REPLICAS = "SPMD", "one replica a core"  # `Task.backend`
 
+# Kept here, not passed on: processes of `torch_xla.launch` inherit them, and connections cannot be pickled.
+_lines: list[tuple[Task, Connection, Connection]] = []  # what each core gets, its connection and its output
 _sessions: list[Session] = []  # of the cores that this process holds
 _starting = threading.Lock()
 
@@ -42,65 +44,60 @@ def main(connections: list[Connection], outputs: list[Connection], shared: Conne
     import torch
 
     torch.set_num_threads(tasks[0].threads)
-    cores = _Cores(tasks, connections, outputs)
+    _lines[:] = zip(tasks, connections, outputs, strict=True)
     if tasks[0].backend == SPMD:
-        cores.whole_program()
+        _program()
     elif os.environ["PJRT_DEVICE"] == "TPU":
-        import torch_xla
-
-        with contextlib.suppress(Exception):  # each core told the notebook what went wrong
-            torch_xla.launch(cores.one, start_method="fork")
+        _chips()
     else:
-        cores.threads()
+        _threads()
     leave(connections)
 
 
-class _Cores:
-    """The cores of one launch; in a process of `torch_xla.launch`, those of one chip."""
+def _program() -> None:
+    import torch_xla.runtime as xr
 
-    def __init__(self, tasks: list[Task], connections: list[Connection], outputs: list[Connection]) -> None:
-        self.tasks, self.connections, self.outputs = tasks, connections, outputs
+    _one(0, xr.use_spmd)
 
-    def whole_program(self) -> None:
-        import torch_xla.runtime as xr
 
-        self._announce(0)
-        run(current(), self.tasks[0], xr.use_spmd)
+def _chips() -> None:
+    import torch_xla
 
-    def threads(self) -> None:
-        """What `torch_xla.launch` does on a CPU, without its own process around it."""
-        import torch_xla._internal.pjrt as pjrt
+    torch_xla.launch(_one, start_method="fork")
 
-        from . import _replicas
 
-        _replicas.install()
-        pjrt._run_thread_per_device(0, 1, self._virtual, pjrt.initialize_multiprocess)
+def _threads() -> None:
+    """What `torch_xla.launch` does on a CPU, without its own process around it."""
+    import torch_xla._internal.pjrt as pjrt
+    import torch_xla.runtime as xr
 
-    def _virtual(self) -> None:
-        import torch_xla.runtime as xr
+    from . import _replicas
 
-        from . import _replicas
+    _replicas.install()
+    pjrt._run_thread_per_device(
+        0, 1, lambda: _one(xr.global_ordinal(), _replicas.prepare), pjrt.initialize_multiprocess
+    )
 
-        self.one(xr.global_ordinal(), _replicas.prepare)
 
-    def one(self, core: int, prepare: object = lambda: None) -> None:
-        """Be core `core`, from the first line to the result."""
-        self._announce(core)
-        run(current(), self.tasks[core], prepare)
+def _one(core: int, prepare: Callable[[], None] = lambda: None) -> None:
+    """Be core `core`, from the first line to the result."""
+    task, connection, output = _lines[core]
+    session = Session(core, connection, task.began)
+    begin(session, whole_process=False)
+    with _starting:
+        if not _sessions:
+            _begin_process()
+        _sessions.append(session)
+    _ByThread.here.stream = open(output.fileno(), "w", buffering=1, closefd=False)  # noqa: SIM115
+    session.send("at", session.pid, threading.get_ident())  # where it can be found when it is stuck
+    run(session, task, prepare)
 
-    def _announce(self, core: int) -> None:
-        """Connect this thread to the notebook as `core`, and say where it can be found when it is stuck."""
-        session = Session(core, self.connections[core], self.tasks[core].began)
-        begin(session, whole_process=False)
-        with _starting:
-            if not any(other.pid == session.pid for other in _sessions):  # the first core of this process
-                _sessions.clear()
-                faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
-                threading.Thread(target=watch, args=(_sessions,), daemon=True).start()
-                sys.stdout, sys.stderr = _ByThread(sys.stdout), _ByThread(sys.stderr)
-            _sessions.append(session)
-        _ByThread.here.stream = open(self.outputs[core].fileno(), "w", buffering=1, closefd=False)  # noqa: SIM115
-        session.send("at", session.pid, threading.get_ident())
+
+def _begin_process() -> None:
+    """Once in each process that holds cores."""
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+    threading.Thread(target=watch, args=(_sessions,), daemon=True).start()
+    sys.stdout, sys.stderr = _ByThread(sys.stdout), _ByThread(sys.stderr)
 
 
 class _ByThread(io.TextIOBase):

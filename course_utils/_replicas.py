@@ -1,6 +1,6 @@
 """Makes torch_xla's cores work as threads of one process on XLA's CPU client, where as it comes they deadlock.
 
-Found by experiment with torch_xla 2.9.0; on a TPU nothing of this is used. Three things went wrong:
+Found by experiment with torch_xla 2.9.0; on a TPU nothing of this is used. What goes wrong, and the cure:
 
 1. XLA's collectives on a CPU meet by the number of the compiled program. Cores that compile the same graph at the
    same moment get different numbers, and wait for each other for ever. So one core at a time compiles and starts
@@ -77,9 +77,11 @@ def prepare() -> None:
 def wait() -> None:
     """Until this core's last program has ended; holds neither the interpreter's lock nor ours.
 
-    Asking for a tensor that is computed already compiles nothing, and waits for the device.
+    Asking for a tensor that is computed already compiles nothing, and waits for the device. A thread that is no core
+    (a loader's, a step closure's) starts no programs of its own, and waits for none.
     """
-    _run(_core.settled, [], wait=True)
+    if settled := getattr(_core, "settled", None):
+        _run(settled, [], wait=True)
 
 
 def _one_at_a_time(run: Callable) -> Callable:

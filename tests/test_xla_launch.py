@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -295,3 +296,33 @@ def test_setup_says_what_is_here(capsys: pytest.CaptureFixture) -> None:
     xla.setup()
     assert f"torch {torch.__version__.split('+')[0]}" in capsys.readouterr().out
     assert os.environ["PJRT_DEVICE"] == "CPU"
+
+
+CHIPS = """
+import multiprocessing as mp, os
+from course_utils import _cores, _session, xla
+from course_utils._arguments import packed
+def work():
+    import torch_xla.runtime as xr
+    print("hello")
+    return xr.global_ordinal(), xr.world_size(), os.getpid()
+os.environ |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
+(ours, theirs), (read, write) = mp.Pipe(), mp.Pipe(duplex=False)
+task = _session.Task(packed(work, (), {}), {}, {}, ".", "xla", _cores.REPLICAS, 1, None, 0.0)
+_cores._lines[:] = [(task, theirs, write)]
+_cores._chips()
+kinds = {}
+while ours.poll(1):
+    kind, *values = ours.recv()
+    kinds[kind] = values
+import pickle
+assert pickle.loads(kinds["result"][0])[:2] == (0, 1), kinds
+assert pickle.loads(kinds["result"][0])[2] == kinds["at"][0] != os.getpid(), "torch_xla.launch starts processes"
+assert os.read(read.fileno(), 99) == b"hello\\n"
+"""
+
+
+def test_the_way_of_a_tpu_through_torch_xlas_own_launch() -> None:
+    """With one core, so that it runs on a CPU, too: a process that torch_xla starts finds its line to the notebook."""
+    done = subprocess.run([sys.executable, "-c", CHIPS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch_xla")
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 from core_cases import CASES
 
 from course_utils import xla
+
+BENCHMARK = Path(__file__).parent.parent / "benchmarks" / "cores.py"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -20,3 +22,11 @@ from course_utils import xla
 def test_no_hang_no_crash_and_right(name: str, cores: int) -> None:
     for _ in range(2):
         xla.launch(CASES[name], cores=cores, time_limit=120)
+
+
+def test_the_benchmark_prints_its_tables(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARK), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("| --- |") == 3  # kinds of use, steps, targets
+    assert "nan" not in done.stdout
