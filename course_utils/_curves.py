@@ -71,7 +71,7 @@ def panel_width(count: int) -> int:
     return {1: 560, 3: 250}.get(count, 376)
 
 
-def legend_html(keys: Sequence[int | str]) -> str:
+def legend_html(keys: Sequence[int | str], unit: str) -> str:
     """A row of line samples with their names; nothing for a single series."""
     if len(keys) < 2:
         return ""
@@ -80,7 +80,7 @@ def legend_html(keys: Sequence[int | str]) -> str:
         dash = f' stroke-dasharray="{style.dash(key, i)}"' if style.dash(key, i) else ""
         items.append(f'<span style="white-space:nowrap"><svg width="26" height="8" aria-hidden="true">'
                      f'<path d="M0 4h26" stroke="{style.color(key, i)}" stroke-width="2"{dash}/></svg> '
-                     f"{html.escape(style.label(key))}</span>")
+                     f"{html.escape(style.label(key, unit))}</span>")
     return f'<div style="display:flex;flex-wrap:wrap;gap:2px 16px;padding-left:8px">{"".join(items)}</div>'
 
 
@@ -91,7 +91,7 @@ def keys_of(panels: Panels) -> list[int | str]:
 
 
 def svg(panels: Panels, *, alt: str, title: str = "", x_title: str = "step", total: float | None = None,
-        log_x: bool = False, log_y: bool = False, markers: bool = False) -> str:
+        log_x: bool = False, log_y: bool = False, markers: bool = False, unit: str = "rank") -> str:
     """Panels side by side (below each other where the page is narrow), a legend where there are several series."""
     width, x_range = panel_width(len(panels)), x_span(panels.values(), total=total, log_x=log_x)
     drawn = [
@@ -102,11 +102,11 @@ def svg(panels: Panels, *, alt: str, title: str = "", x_title: str = "step", tot
     head = f'<div style="font-weight:600;padding-left:8px">{html.escape(title)}</div>' if title else ""
     return (f'<div style="max-width:{style.WIDTH}px;font:{style.TEXT}px {style.FONT}">{head}'
             f'<div style="display:flex;flex-wrap:wrap;gap:4px">{"".join(drawn)}</div>'
-            f"{legend_html(keys_of(panels))}</div>")
+            f"{legend_html(keys_of(panels), unit)}</div>")
 
 
 def png(panels: Panels, *, title: str = "", x_title: str = "step", total: float | None = None, log_x: bool = False,
-        log_y: bool = False, markers: bool = False, foot: str = "") -> bytes:
+        log_y: bool = False, markers: bool = False, foot: str = "", unit: str = "rank") -> bytes:
     """The same panels as a PNG at twice the pixels, transparent, its text readable on white and on black."""
     from matplotlib.figure import Figure  # no pyplot: no global state, safe in threads
     from matplotlib.lines import Line2D
@@ -133,7 +133,7 @@ def png(panels: Panels, *, title: str = "", x_title: str = "step", total: float 
         wide = -(-len(keys) // deep)
         order = [i for column in range(wide) for i in range(column, len(keys), wide)]  # matplotlib fills columns
         lines = [Line2D([], [], color=style.color(keys[i], i), linestyle=_dash(keys[i], i), lw=1.5) for i in order]
-        box = figure.legend(lines, [style.label(keys[i]) for i in order], ncols=wide, frameon=False,
+        box = figure.legend(lines, [style.label(keys[i], unit) for i in order], ncols=wide, frameon=False,
                             loc="lower left", bbox_to_anchor=(4 / width, (LINE * bool(foot) - 5) / height),
                             fontsize=fonts["fontsize"], labelcolor=style.GREY, handlelength=2.6, borderpad=0.2)
         box.set_zorder(5)

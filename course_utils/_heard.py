@@ -44,6 +44,7 @@ class Heard:
         self.deaths: list[tuple[int, int | None]] = []
         self.spans: list[Span] = []
         self.printed: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self.half: dict[int, bytes] = {}  # the beginning of gloo's line
         self.printer = _Printer(run) if show else None
 
     def until_done(self, processes: Ranks, time_limit: float | None) -> Callable | None:
@@ -72,7 +73,7 @@ class Heard:
                     for record in value[0]:
                         self.live.add(record)
             elif kind == "output":
-                value = GLOO.sub(b"", value)
+                value = self._without_gloo(rank, value)
                 self.printed[rank] += value[: max(0, MOST_OUTPUT - len(self.printed[rank]))]
                 if self.printer:
                     self.printer.show(rank, value)
@@ -85,6 +86,13 @@ class Heard:
                 self.errors.append((value[0], rank, *value[1:]))
             elif kind == "died" and rank not in self.done and rank not in {error[1] for error in self.errors}:
                 self.deaths.append((rank, value))
+
+    def _without_gloo(self, rank: int, data: bytes) -> bytes:
+        data = self.half.pop(rank, b"") + data
+        end = data.rfind(b"\n") + 1
+        if data[end:].startswith(b"[Gloo]"):  # the line comes in pieces
+            self.half[rank], data = data[end:], data[:end]
+        return GLOO.sub(b"", data)
 
     def _result(self, rank: int, payload: bytes) -> None:
         try:

@@ -49,7 +49,7 @@ def carry_out(
     heard = Heard(run, live, show)
     memory_kills = _failures.kills_for_memory()
     if live is not None:
-        live.open()
+        live.open(run.unit)
     try:
         with processes:
             processes.start(task)

@@ -57,6 +57,7 @@ class LivePlot:
         self._ended: float | None = None
         self._loop: Progress | None = None  # the progress of `live`
         self._open = self._dirty = False
+        self._unit = "rank"  # what the series are called: "rank 0", "core 0"
 
     @property
     def data(self) -> dict[str, dict[int, tuple[list[float], list[float]]]]:
@@ -66,7 +67,7 @@ class LivePlot:
     def __repr__(self) -> str:
         ranks, steps = self._values.size()
         shown = ", ".join(self.names or self.data)
-        return f"LivePlot({shown}): {steps} steps" + (f", {ranks} ranks" if ranks > 1 else "")
+        return f"LivePlot({shown}): {steps} steps" + (f", {ranks} {self._unit}s" if ranks > 1 else "")
 
     # -- values in --------------------------------------------------------------------------------------------------
 
@@ -101,11 +102,12 @@ class LivePlot:
 
     # -- pictures out -----------------------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Show an empty picture where the running cell prints; after `close`, start afresh."""
+    def open(self, unit: str = "rank") -> None:
+        """Show an empty picture where the running cell prints; after `close`, start afresh. `unit`: "rank", "core"."""
         if self._ended is not None:
             self._clear()
             self._screen.renew()
+        self._unit = unit
         self._start(self._clock())
         if not self._off and self._screen.shell() is not None:
             self._screen.show({"text/html": "<i>waiting for the first values</i>", "text/plain": repr(self)})
@@ -180,7 +182,8 @@ class LivePlot:
 
     def _html(self, now: float) -> str:
         panels = self._panels()
-        drawn = _curves.svg(panels, alt=self._text(), title=self.title, total=self.total) if panels else ""
+        look = {"title": self.title, "total": self.total, "unit": self._unit}
+        drawn = _curves.svg(panels, alt=self._text(), **look) if panels else ""
         return drawn + self._progress().html(now, ended=self._ended is not None)
 
     def _picture(self) -> tuple[dict[str, str], dict]:
@@ -189,7 +192,7 @@ class LivePlot:
             return {"text/html": self._html(self._ended), "text/plain": foot}, {}
         text = f"{self._text()} ({foot})"
         try:
-            image = _curves.png(panels, title=self.title, total=self.total, foot=foot)
+            image = _curves.png(panels, title=self.title, total=self.total, foot=foot, unit=self._unit)
         except Exception as error:  # no matplotlib, or it failed: the last frame stays
             return {"text/html": self._html(self._ended), "text/plain": f"{text}; no PNG: {error}"}, {}
         look = {"width": png_width(image), "alt": text}

@@ -62,9 +62,9 @@ def dash(key: int | str, position: int = 0) -> str:
     return DASH[(place + place // len(RANK)) % len(DASH)]
 
 
-def label(key: int | str) -> str:
+def label(key: int | str, unit: str = "rank") -> str:
     """Name of a series: "rank 3" for a number, a name as it is."""
-    return f"rank {key}" if isinstance(key, int) else str(key)
+    return f"{unit} {key}" if isinstance(key, int) else str(key)
 
 
 def alt(text: str) -> str:

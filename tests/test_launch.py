@@ -24,7 +24,7 @@ class Recorder:
     def __init__(self) -> None:
         self.calls, self.records = [], []
 
-    def open(self) -> None:
+    def open(self, unit: str) -> None:
         self.calls.append("open")
 
     def add(self, record: dict) -> None:
