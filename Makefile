@@ -1,20 +1,26 @@
-# One command to learn, one to test. Needs only make and Python 3.11 to 3.14; everything else goes into .venv.
+# One command to learn, one to test. Needs only make and Python 3.11 to 3.14; everything else goes into .venv, and, for
+# notebooks 12 to 14, into .venv-xla.
 # LAB_FLAGS adds options to JupyterLab, e.g. make lab LAB_FLAGS="--no-browser --port 9000".
 
 BIN := .venv/bin
+XLA_BIN := .venv-xla/bin
+ON_XLA := $(wildcard notebooks/1[234]_*.ipynb)
+NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 # JupyterLab refuses to run as root unless told; in a container one often is, and it listens on loopback only.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab test env clean
+.PHONY: help lab test test-xla env clean
 
 help:
-	@echo "make lab     open the course in JupyterLab (the first time: builds .venv, some minutes)"
+	@echo "make lab     open the course in JupyterLab (the first time: builds .venv and .venv-xla, some minutes)"
 	@echo "make test    ruff, the tests, and every notebook from top to bottom"
-	@echo "make env     only build .venv"
-	@echo "make clean   remove .venv and caches"
+	@echo "make test-xla  the part of it that .venv-xla runs"
+	@echo "make env     only build .venv and .venv-xla"
+	@echo "make clean   remove both and caches"
 	@echo
-	@echo "While .venv is built:  CPU=1  PyTorch's small CPU build, where there is no NVIDIA GPU"
+	@echo "While they are built:  CPU=1  PyTorch's small CPU build, where there is no NVIDIA GPU"
 	@echo "                       PYTHON=/path/to/python3.12  another Python than the first that fits"
+	@echo "At any time:           XLA=0  leave out .venv-xla, which only notebooks 12 to 14 need"
 
 # Trusted, because JupyterLab hides drawings and players of notebooks that it does not know until they are run.
 lab: env
@@ -25,9 +31,17 @@ lab: env
 test: env
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m pytest tests
-	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
+	$(BIN)/python -m pytest $(NBVAL) $(filter-out $(ON_XLA),$(wildcard notebooks/*.ipynb))
+	@if [ -e .venv-xla/ready ] && [ "$(XLA)" != 0 ]; then $(MAKE) --no-print-directory test-xla; \
+		else echo "Left out: notebooks 12 to 14 and the tests of what they use, which need .venv-xla."; fi
 
-# Done in a moment when .venv is up to date. Any Python 3 can say what is missing; setup_env.py finds one that fits.
+# The tests that leave themselves out where torch_xla or Lightning is missing, and launch with this environment's torch.
+test-xla:
+	$(XLA_BIN)/python -m pytest $(sort tests/test_launch.py $(wildcard tests/test_xla_*.py) \
+		$(shell grep -le 'importorskip."torch_xla' -e 'importorskip."lightning' tests/*.py))
+	$(XLA_BIN)/python -m pytest $(NBVAL) $(ON_XLA)
+
+# Done in a moment when all is up to date. Any Python 3 can say what is missing; setup_env.py finds one that fits.
 env:
 	@for python in "$(PYTHON)" python3 python3.13 python3.12 python3.11 python3.14; do \
 		if "$$python" -c "" 2>/dev/null; then exec "$$python" setup_env.py; fi; \
@@ -35,5 +49,5 @@ env:
 	echo "There is no python3 here. Install Python 3.11 to 3.14 (python.org, brew, apt) and run make again." >&2; exit 1
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .venv-xla build *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from .pictures import Picture
 
 # What a notebook runs on; those not named run ranks.
-NEEDS = {"00": "ranks", "01": "a device", "02": "a device", "03": "replicas", "12": "a TPU", "13": "a TPU"}
+NEEDS = {"00": "ranks", "01": "a device", "02": "a device", "03": "replicas", "12": "XLA", "13": "XLA", "14": "XLA"}
 
 
 class Stop(NamedTuple):
@@ -65,14 +66,24 @@ def _runs(machine: Machine, number: str) -> tuple[str, str]:
     gpus, need = len(machine.accelerators), NEEDS.get(number, "ranks")
     if need == "a device":
         return (machine.accelerators[0].title, "native") if gpus else ("the CPU", "native")
-    if need == "a TPU":
-        if machine.tpu and machine.xla:
-            return machine.tpu, "native"
-        return ("virtual cores of XLA's CPU client", "virtual") if machine.xla else ("needs the XLA kernel", "not here")
+    if need == "XLA":
+        if not (machine.xla or _xla_kernel()):
+            return "needs the XLA kernel", "not here"
+        return (machine.tpu, "native") if machine.tpu else ("cores of XLA's CPU client", "virtual")
     if need == "replicas":
         return (f"{gpus} GPUs", "native") if gpus > 1 else ("replicas on the CPU", "virtual")
     ranks = gpus if gpus > 1 else 4
     return machine.runs(ranks), "native" if ranks <= max(gpus, machine.cores) else "virtual"
+
+
+def _xla_kernel() -> bool:
+    """Whether JupyterLab has a kernel `xla` with a Python of its own; where .venv-xla is missing, it runs this one."""
+    try:
+        about = json.loads((Path(sys.prefix) / "share/jupyter/kernels/xla/kernel.json").read_text(encoding="utf-8"))
+        python = Path(about["argv"][0])
+    except (OSError, ValueError, LookupError):
+        return False
+    return python.exists() and python.parents[1] != Path(sys.prefix)
 
 
 def _row(stop: Stop, *, last: bool) -> str:

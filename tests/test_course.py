@@ -2,9 +2,11 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 
 import pytest
+from files import write
 
 from course_utils import discover
 from course_utils._probe import Device
@@ -27,7 +29,14 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def machine():
+def prefix(tmp_path, monkeypatch):
+    """An environment with no kernel for notebooks 12 to 14, whatever this one has."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    return tmp_path / ".venv"
+
+
+@pytest.fixture
+def machine(prefix):
     cpu = Device("cpu", "cpu", "a CPU", 2**34, current=True)
     return replace(discover(), devices=(cpu,), cores=2.0, cores_total=2, backends=("gloo",), xla=None, tpu=None)
 
@@ -57,6 +66,20 @@ def test_on_eight_gpus(folder, machine):
 def test_with_a_tpu(folder, machine):
     found = stops(replace(machine, tpu="TPU v5e, 8 chips", xla="torch_xla 2.9.0"), folder)
     assert found[3][3:] == ("TPU v5e, 8 chips", "native")
+
+
+def test_the_kernel_for_xla(folder, machine, prefix):
+    ours, other = prefix / "bin/python", prefix.parent / ".venv-xla/bin/python"
+    tpu = replace(machine, tpu="TPU v5e, 8 chips")
+    for python, here, how in [
+        (ours, "needs the XLA kernel", "not here"),
+        (other, "cores of XLA's CPU client", "virtual"),
+    ]:
+        write(prefix, {"share/jupyter/kernels/xla/kernel.json": json.dumps({"argv": [str(python)]})})
+        assert stops(machine, folder)[3].how == "not here", "that Python is gone"
+        write(python.parent, {"python": ""})
+        assert stops(machine, folder)[3][3:] == (here, how)
+        assert stops(tpu, folder)[3].how == ("native" if python is other else "not here")
 
 
 def test_the_map(folder, machine):

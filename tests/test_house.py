@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+ON_XLA = ("12", "13", "14")  # the notebooks that .venv-xla runs
 PAGES = [ROOT / "README.md", *sorted((ROOT / "benchmarks").glob("*.md")), *NOTEBOOKS]
 
 
@@ -58,14 +59,32 @@ def test_readme_map_agrees_with_the_notebook(notebook: Path) -> None:
     assert row in README, f"the README's table should hold: {row}"
 
 
+def pins(file: str) -> dict[str, str]:
+    text = (ROOT / file).read_text()
+    found = dict(re.findall(r"^([\w-]+)==([\w.]+)", text, re.MULTILINE))
+    assert len(found) == len(re.findall(r"^[^#\n]", text, re.MULTILINE)), "every line is an exact version"
+    return found
+
+
 def test_pins_are_what_is_installed() -> None:
-    pins = dict(re.findall(r"^([\w-]+)==([\w.]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
-    lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and line[0] != "#"]
-    assert len(pins) == len(lines), "every line is an exact version"
-    installed = {pin: metadata.version(pin).split("+")[0] for pin in pins}
-    assert installed == pins
+    wanted = pins("requirements.txt")
+    assert {pin: metadata.version(pin).split("+")[0] for pin in wanted} == wanted
     binder = (ROOT / "binder" / "requirements.txt").read_text()
-    assert f"torch=={pins['torch']}+cpu" in binder
+    assert f"torch=={wanted['torch']}+cpu" in binder
+
+
+def test_pins_of_the_xla_kernel() -> None:
+    wanted, others = pins("requirements-xla.txt"), pins("requirements.txt")
+    assert wanted["torch"] == wanted["torch_xla"], "torch_xla fits one torch only"
+    shared = wanted.keys() & others.keys() - {"torch"}
+    assert {pin: wanted[pin] for pin in shared} == {pin: others[pin] for pin in shared}
+    if not (ROOT / ".venv-xla" / "ready").exists():
+        pytest.skip("no .venv-xla here")
+    ask = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    command = [ROOT / ".venv-xla" / "bin" / "python", "-c", ask, *wanted]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    installed = [version.split("+")[0] for version in done.stdout.split()]
+    assert dict(zip(wanted, installed, strict=True)) == wanted
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -97,7 +116,9 @@ def test_notebook_was_run_from_top_to_bottom(notebook: Path) -> None:
 def test_notebook_is_fit_to_commit(notebook: Path) -> None:
     text = notebook.read_text()
     assert notebook.stat().st_size <= 500_000, "at most 500 KB with its outputs"
-    assert json.loads(text)["metadata"]["kernelspec"]["name"] == "python3"
+    kernel = json.loads(text)["metadata"]["kernelspec"]
+    wanted = ("xla", "PyTorch/XLA") if notebook.name.startswith(ON_XLA) else ("python3", "Python 3 (ipykernel)")
+    assert (kernel["name"], kernel["display_name"]) == wanted
     # ipykernel's folder for cells is in tracebacks unless they are shown as cells.
     paths = re.findall(r"/(?:root|home|Users|work|private|var/folders)/[\w./-]+|/tmp/ipykernel_\w+[\w./-]*", text)
     assert not paths, f"paths of the machine it ran on: {sorted(set(paths))[:5]}"
