@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
 import os
 import sys
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -180,10 +182,8 @@ def _environment(ranks: int, device: str) -> dict[str, str]:
 
 def packed(function: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
     """`(function, args, kwargs)` as bytes, by value; a `LaunchError` that names the part that cannot travel."""
-    import cloudpickle
-
     try:
-        return cloudpickle.dumps((function, args, kwargs))
+        return _dumps((function, args, kwargs))
     except Exception as error:
         parts = [(f"argument {i + 1}", value) for i, value in enumerate(args)]
         parts += [(f"argument {name}", value) for name, value in kwargs.items()]
@@ -195,11 +195,27 @@ def packed(function: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
         ) from None
 
 
-def _travels(value: object) -> bool:
+def _dumps(value: object) -> bytes:
+    import io
+
     import cloudpickle
 
+    class Pickler(cloudpickle.CloudPickler):
+        def reducer_override(self, value: object) -> Any:
+            # cloudpickle knows modules by their exact type, and torch.backends.cudnn is one of a type of its own.
+            odd = isinstance(value, types.ModuleType) and type(value) is not types.ModuleType
+            if odd and sys.modules.get(value.__name__) is value:
+                return importlib.import_module, (value.__name__,)
+            return super().reducer_override(value)
+
+    file = io.BytesIO()
+    Pickler(file).dump(value)
+    return file.getvalue()
+
+
+def _travels(value: object) -> bool:
     try:
-        cloudpickle.dumps(value)
+        _dumps(value)
     except Exception:
         return False
     return True

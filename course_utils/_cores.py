@@ -73,10 +73,22 @@ def _threads() -> None:
 
     from . import _replicas
 
+    def initialize(rank: int, ranks: int) -> None:
+        pjrt.initialize_multiprocess(rank, ranks)
+        start_autograd()
+
     _replicas.install()
-    pjrt._run_thread_per_device(
-        0, 1, lambda: _one(xr.global_ordinal(), _replicas.prepare), pjrt.initialize_multiprocess
-    )
+    pjrt._run_thread_per_device(0, 1, lambda: _one(xr.global_ordinal(), _replicas.prepare), initialize)
+
+
+def start_autograd() -> None:
+    """Let autograd start its threads, one a device, now that XLA has its devices; it does so in its first backward.
+
+    Else the first backward might find too few of them (a CPU's, before XLA was used), or be several cores' at once.
+    """
+    import torch
+
+    torch.ones((), requires_grad=True).backward()
 
 
 def _one(core: int, prepare: Callable[[], None] = lambda: None) -> None:

@@ -13,6 +13,7 @@ from .errors import CourseError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from torch import nn
 
     from .pictures import Picture
@@ -53,13 +54,14 @@ def parts(module: nn.Module) -> list[Part]:
     return found
 
 
-def picture(by_rank: Sequence[Sequence[Part]], *, title: str = "") -> Picture:
+def picture(by_rank: Sequence[Sequence[Part]], *, title: str = "", unit: str = "rank") -> Picture:
     """Every parameter as a rectangle (dim 0 down, dim 1 across), each part in the colour of its rank.
 
     A side is as long as the square root of its size, so that small parameters can be seen, too.
 
     Args:
         by_rank: the results of `parts` by rank: `launch(…).results`.
+        unit: what holds the parts, in words: "rank", "device".
     """
     from matplotlib.figure import Figure
 
@@ -76,34 +78,48 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str = "") -> Picture:
     lines = math.ceil(len(named) / columns)
     width, height = style.WIDTH, 34 + lines * (HIGH + 56)
     figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
-    says = finding(by_rank)
+    says = finding(by_rank, unit=unit)
     figure.text(8 / width, 1 - 6 / height, f"{title}: {says}" if title else says, va="top", color=style.GREY,
                 fontsize=9.7, fontweight="bold", parse_math=False)  # fmt: skip
+    if len(by_rank) > 4:  # parts may be too thin for a number
+        _legend(figure, len(by_rank), width, height)
     for i, held in enumerate(named.values()):
         left, top = GAP + i % columns * (WIDE + GAP), 34 + i // columns * (HIGH + 56)
         box = (left / width, 1 - (top + 36 + HIGH) / height, WIDE / width, HIGH / height)
         ax = figure.add_axes(box, facecolor="none")
         _draw(ax, held, most)
     where = "; ".join(f"{name} {' x '.join(map(str, held[0][1].whole))}: " + ", ".join(
-        f"rank {rank} {_region(part)}" for rank, part in held) for name, held in named.items())  # fmt: skip
+        f"{unit} {rank} {_region(part)}" for rank, part in held) for name, held in named.items())  # fmt: skip
     return Picture("", f"{title + ': ' if title else ''}{says}. {where}", png=to_png(figure))
 
 
-def finding(by_rank: Sequence[Sequence[Part]]) -> str:
+def finding(by_rank: Sequence[Sequence[Part]], *, unit: str = "rank") -> str:
     """What the picture shows, in one sentence."""
     whole = sum(math.prod(part.whole) for part in by_rank[0])
     held = [sum(math.prod(part.shape) for part in mine) / max(whole, 1) for mine in by_rank]
     least, most = min(held), max(held)
     share = f"{most:.0%}" if most - least < 0.005 else f"{least:.0%} to {most:.0%}"
-    return f"each of {len(by_rank)} ranks holds {share} of the numbers"
+    return f"each of {len(by_rank)} {unit}s holds {share} of the numbers"
 
 
 def _region(part: Part) -> str:
     return "[" + ", ".join(f"{a}:{a + n}" for a, n in zip(part.start, part.shape, strict=True)) + "]"
 
 
+def _legend(figure: Figure, ranks: int, width: int, height: int) -> None:
+    """A number in its colour for each of the first ranks, in the upper right corner."""
+    from matplotlib.patches import Rectangle
+
+    for rank in range(shown := min(ranks, len(style.RANK))):
+        x, y = width - 8 - 20 * (shown - rank), height - 21
+        where = (x / width, y / height), 17 / width, 15 / height
+        figure.add_artist(Rectangle(*where, color=style.color(rank), alpha=0.9, lw=0))
+        figure.text((x + 8.5) / width, (y + 7.5) / height, rank, ha="center", va="center_baseline", color="white",
+                    fontsize=style.SMALL * 0.72)  # fmt: skip
+
+
 def _draw(ax: Axes, held: list[tuple[int, Part]], most: int) -> None:
-    """One parameter: where several ranks hold the same part, it is grey and says so."""
+    """One parameter: a part has the colour of the first rank that holds it; what all hold is grey, and says so."""
     name, whole = held[0][1].name, held[0][1].whole
     down, across = (*whole, 1, 1)[:2] if whole else (1, 1)
     high, wide = (max(9.0, HIGH * math.sqrt(n / most)) for n in (down, across))
@@ -113,13 +129,14 @@ def _draw(ax: Axes, held: list[tuple[int, Part]], most: int) -> None:
     for (start, shape), ranks in same.items():
         (y, x), (h, w) = ((*start, 0, 0)[:2], (*shape, 1, 1)[:2])
         x, w, y, h = x / across * wide, w / across * wide, y / down * high, h / down * high
-        color = style.color(ranks[0]) if len(ranks) == 1 else style.GREY
-        ax.add_patch(_box(x, y, w, h, color, alpha=0.9 if len(ranks) == 1 else 0.45))
-        text = f"{ranks[0]}" if len(ranks) == 1 else "all" if len(ranks) == len(held) else ",".join(map(str, ranks))
-        if w > 7 * len(text) + 3 and h > 11:
+        everywhere = len(ranks) == len(held) > 1
+        ax.add_patch(_box(x, y, w, h, style.GREY if everywhere else style.color(ranks[0]),
+                          alpha=0.45 if everywhere else 0.9))  # fmt: skip
+        text = "all" if everywhere else ",".join(map(str, ranks))
+        if w > 5.5 * len(text) + 4 and h > 11:
             ax.text(x + w / 2, y + h / 2, text, ha="center", va="center_baseline", fontsize=style.SMALL * 0.72,
-                    color="white" if len(ranks) == 1 else style.GREY)  # fmt: skip
-        elif len(ranks) == len(held):  # too narrow for a word inside
+                    color=style.GREY if everywhere else "white")  # fmt: skip
+        elif everywhere:  # too narrow for a word inside
             ax.text(x + w + 4, y + h / 2, "all", va="center_baseline", fontsize=style.SMALL * 0.72, color=style.GREY)
     ax.set(xlim=(-1, WIDE), ylim=(HIGH, -1))
     ax.set_axis_off()

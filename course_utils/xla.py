@@ -19,14 +19,14 @@ from ._core_process import Cores
 from ._limits import usable_cores
 from ._run import Run, carry_out, cells
 from ._session import Task
-from ._sharding import sharding
+from ._sharding import Sharding, sharding
 from ._xla_counters import Counters, counters
 from .errors import CourseError, LaunchError
 
 if TYPE_CHECKING:
     from .live import LivePlot
 
-__all__ = ["Counters", "counters", "launch", "setup", "sharding"]
+__all__ = ["Counters", "Sharding", "counters", "launch", "setup", "sharding"]
 
 VIRTUAL_CORES = 8  # as many as a v5e-8, v6e-8 or v3-8 has
 MOST_CORES = 64
@@ -44,6 +44,11 @@ def setup() -> None:
     device = _choose_device()
     where = "the TPU" if device == "TPU" else "no TPU here, so XLA compiles for this machine's CPU"
     print(f"torch_xla {installed['torch_xla']}, torch {installed['torch']}: {where}.")
+    if device == "CPU":  # a TPU is left alone: `launch` needs it free
+        import torch_xla
+
+        torch_xla.device()
+        _cores.start_autograd()
 
 
 def launch(
@@ -114,7 +119,7 @@ def _versions() -> dict[str, str]:
             raise CourseError(
                 f"this kernel has no {name} (it runs Python {sys.version_info.major}.{sys.version_info.minor}). In "
                 "JupyterLab choose Kernel, Change Kernel…, PyTorch/XLA, then run again. If it says \"not installed\": "
-                "`make lab` builds that kernel on Linux x86-64 with Python 3.11 or 3.12; elsewhere, open this notebook "
+                "`make lab` builds that kernel on Linux x86-64 with Python 3.11 to 3.13; elsewhere, open this notebook "
                 "on Colab with a TPU runtime."
             ) from None
     if found["torch"].split(".")[:2] != found["torch_xla"].split(".")[:2]:

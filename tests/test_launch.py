@@ -54,6 +54,14 @@ def test_results_come_by_rank_with_arguments_passed_on():
     assert (run.ranks, run.device if not torch.cuda.is_available() else "cpu") == (3, "cpu")
 
 
+def test_a_function_may_set_what_torch_backends_hold():
+    def tune():
+        torch.backends.cudnn.benchmark = True  # a module of a type of its own
+        return torch.backends.cudnn.benchmark
+
+    assert launch(tune, ranks=2).results == [True, True]
+
+
 def test_tensors_and_classes_come_back_as_they_were():
     class Point:
         def __init__(self, x):

@@ -298,6 +298,23 @@ def test_setup_says_what_is_here(capsys: pytest.CaptureFixture) -> None:
     assert os.environ["PJRT_DEVICE"] == "CPU"
 
 
+BACKWARD = """
+from course_utils import xla
+xla.setup()
+import torch, torch_xla
+for device in ("cpu", torch_xla.device()):
+    weight = torch.ones(2, device=device, requires_grad=True)
+    (weight * 3).sum().backward()
+    assert weight.grad.tolist() == [3, 3]
+"""
+
+
+def test_a_backward_on_the_cpu_comes_first() -> None:
+    """Autograd starts its threads in its first backward; without XLA's devices then, XLA could never have one."""
+    done = subprocess.run([sys.executable, "-c", BACKWARD], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 CHIPS = """
 import multiprocessing as mp, os
 from course_utils import _cores, _session, xla
