@@ -16,7 +16,7 @@ from ._processes import ANSWER, FRAME, Ranks
 from ._server import fork
 
 # XLA's CPU client waits 5 s for a late core, says so, and after 10 s ends the process.
-RENDEZVOUS, STUCK = b"rendezvous.cc", "may be stuck"
+RENDEZVOUS, FATAL = b"rendezvous.cc", "Fatal Python error"
 LATE = re.compile(r"Expected (?P<expected>\d+) threads .* only (?P<arrived>\d+) of them arrived")
 MOST_SAID = 1 << 16
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x(?P<thread>[0-9a-f]+)", re.MULTILINE)
@@ -30,7 +30,6 @@ class Cores(Ranks):
         self.spmd = spmd
         self._at: dict[int, tuple[int, int]] = {}  # core -> process, thread
         self._said = ""  # what XLA said last, in the shared output
-        self._stuck: dict[int, list[tuple[str, int, str]]] = {}
 
     def who(self, rank: int) -> str:
         return "the SPMD program" if self.spmd else f"core {rank} of {self.count}"
@@ -80,31 +79,34 @@ class Cores(Ranks):
                 yield core, kind, data
                 continue
             self._said = (self._said + data.decode(errors="replace"))[-MOST_SAID:]
-            if STUCK in self._said and not self._stuck:  # soon XLA ends the process, and nobody is left to ask
-                self._stuck = self._ask(list(self._at))
-            if lines := [line for line in data.splitlines(keepends=True) if RENDEZVOUS not in line]:
+            lines = [line for line in data.splitlines(keepends=True) if RENDEZVOUS not in line]
+            if lines and FATAL not in self._said:  # from then on it is the list of threads
                 yield core, kind, b"".join(lines)
 
     def where(self, ranks: list[int]) -> dict[int, list[tuple[str, int, str]]]:
-        """Where the cores are, or were when XLA said that they were stuck."""
-        stacks = self._ask(ranks) if self._alive else self._stuck
-        return {core: stack for core, stack in stacks.items() if core in ranks}
-
-    def _ask(self, ranks: list[int]) -> dict[int, list[tuple[str, int, str]]]:
-        """Each process lists all its threads, into the shared output."""
+        """Where the cores are, or were when their process crashed: it lists all its threads, into the shared output."""
         asked = {core: self._at[core] for core in ranks if core in self._at}
-        for pid in {pid for pid, _ in asked.values()}:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR1)
-        shared, text, deadline = self.outputs[-1], b"", time.monotonic() + ANSWER
-        while asked and (left := deadline - time.monotonic()) > 0 and wait([shared], left):
-            if not (data := os.read(shared.fileno(), 1 << 16)):
-                break
-            text += data
-        starts = [*THREAD.finditer(text := text.decode(errors="replace"))]
+        if FATAL in self._said:
+            text = self._said[self._said.rindex(FATAL) :]
+        elif asked and self._alive:
+            text = self._ask({pid for pid, _ in asked.values()})
+        else:
+            return {}
+        starts = [*THREAD.finditer(text)]
         ends = [*(start.start() for start in starts[1:]), len(text)]
         stacks = {}
         for start, end in zip(starts, ends, strict=False):
             frames = FRAME.finditer(text, start.end(), end)
             stacks[int(start["thread"], 16)] = [(m["file"], int(m["line"]), m["name"]) for m in frames]
         return {core: stacks.get(thread, []) for core, (_, thread) in asked.items()}
+
+    def _ask(self, processes: set[int]) -> str:
+        for pid in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        shared, said, deadline = self.outputs[-1], b"", time.monotonic() + ANSWER
+        while (left := deadline - time.monotonic()) > 0 and wait([shared], left):
+            if not (data := os.read(shared.fileno(), 1 << 16)):
+                break
+            said += data
+        return said.decode(errors="replace")

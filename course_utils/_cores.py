@@ -107,6 +107,7 @@ def _one(core: int, prepare: Callable[[], None] = lambda: None) -> None:
 
 def _begin_process() -> None:
     """Once in each process that holds cores."""
+    faulthandler.enable(file=2, all_threads=True)  # where every core was when XLA ended the process, or it crashed
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     threading.Thread(target=watch, args=(_sessions,), daemon=True).start()
     sys.stdout, sys.stderr = _ByThread(sys.stdout), _ByThread(sys.stderr)

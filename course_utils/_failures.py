@@ -5,10 +5,11 @@ from __future__ import annotations
 import linecache
 import signal
 import sys
+import sysconfig
 from pathlib import Path
 
 Frame = tuple[str, int, str]  # file, line, function
-OURS = str(Path(__file__).parent)
+NOT_THEIRS = ("<", str(Path(__file__).parent), sysconfig.get_paths()["stdlib"])
 
 WORDS = {
     "SIGKILL": "was killed (SIGKILL)",
@@ -40,7 +41,7 @@ def place(frame: Frame) -> str:
 def own_frames(frames: list[Frame]) -> list[Frame]:
     """The frames a learner wrote: those in cells, else those outside of installed packages; outermost first."""
     cells = [f for f in frames if cell_name(f[0])]
-    return cells or [f for f in frames if "site-packages" not in f[0] and not f[0].startswith(("<", OURS))]
+    return cells or [f for f in frames if "site-packages" not in f[0] and not f[0].startswith(NOT_THEIRS)]
 
 
 def raised(who: str, name: str, message: str, frames: list[tuple]) -> str:

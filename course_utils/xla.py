@@ -178,5 +178,5 @@ def _virtual(cores: int) -> dict[str, str]:
         "NPROC": str(2 * cores),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "0",  # any that is free: the cores of one process share the store
-        "TF_CPP_MIN_LOG_LEVEL": "2",  # only errors, one of which `Cores` reads: that a core is stuck
+        "TF_CPP_MIN_LOG_LEVEL": "2",  # only errors; `Cores` reads the one that says a core is late
     }

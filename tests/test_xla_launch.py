@@ -227,6 +227,15 @@ def test_a_late_core_is_named_before_the_others_give_up() -> None:
     assert "time.sleep(60)" in str(error)
 
 
+def test_a_crash_in_compiled_code_shows_where_the_cores_were() -> None:
+    import ctypes
+
+    error = fails(lambda: ctypes.string_at(0) if ordinals()[0] == 2 else meet())
+    assert "the process of the 4 cores crashed (SIGSEGV" in str(error)
+    assert "core 2 is here" in str(error)
+    assert "ctypes.string_at(0)" in str(error)
+
+
 def test_a_result_that_cannot_travel() -> None:
     error = fails(lambda: (i for i in range(3)))
     assert "cannot be sent back to the notebook" in str(error)
