@@ -41,7 +41,8 @@ class Cores(Ranks):
                 f"{arrived} of {expected} cores reached a collective, and XLA ended them all after waiting for the "
                 "others: every core must run the same program, collectives included"
             )
-        return _failures.died(f"the process of the {self.count} cores", exitcode, out_of_memory=out_of_memory)
+        who = f"the process of the {self.count} cores" if self.count > 1 else self.who(rank)
+        return _failures.died(who, exitcode, out_of_memory=out_of_memory)
 
     def _start_all(self, failed: list[BaseException]) -> None:
         pairs = [mp.Pipe() for _ in range(self.count)]

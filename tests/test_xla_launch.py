@@ -243,6 +243,7 @@ def test_a_result_that_cannot_travel() -> None:
 
 def test_spmd_errors_name_the_program() -> None:
     assert "the SPMD program raised ZeroDivisionError" in str(fails(lambda: 1 / 0, spmd=True))
+    assert "the SPMD program ended with exit code 4" in str(fails(lambda: os._exit(4), spmd=True))
 
 
 @pytest.mark.parametrize(

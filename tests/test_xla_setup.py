@@ -35,7 +35,7 @@ def test_versions_that_are_no_pair(call, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_pair(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    monkeypatch.setenv("PJRT_DEVICE", "TPU")  # which setup leaves alone
     installed(monkeypatch, torch="2.9.1+cu128", torch_xla="2.9.0")
     xla.setup()
-    assert "torch_xla 2.9.0, torch 2.9.1+cu128" in capsys.readouterr().out
+    assert "torch_xla 2.9.0, torch 2.9.1+cu128: the TPU." in capsys.readouterr().out
