@@ -16,7 +16,7 @@ from ._processes import ANSWER, FRAME, Ranks
 from ._server import fork
 
 # XLA's CPU client waits 5 s for a late core, says so, and after 10 s ends the process.
-RENDEZVOUS, FATAL = b"rendezvous.cc", "Fatal Python error"
+RENDEZVOUS, STUCK, FATAL = b"rendezvous.cc", "may be stuck", "Fatal Python error"
 LATE = re.compile(r"Expected (?P<expected>\d+) threads .* only (?P<arrived>\d+) of them arrived")
 MOST_SAID = 1 << 16
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x(?P<thread>[0-9a-f]+)", re.MULTILINE)
@@ -30,6 +30,7 @@ class Cores(Ranks):
         self.spmd = spmd
         self._at: dict[int, tuple[int, int]] = {}  # core -> process, thread
         self._said = ""  # what XLA said last, in the shared output
+        self._threads = ""  # where all were when XLA said that they may be stuck
 
     def who(self, rank: int) -> str:
         return "the SPMD program" if self.spmd else f"core {rank} of {self.count}"
@@ -80,6 +81,8 @@ class Cores(Ranks):
                 yield core, kind, data
                 continue
             self._said = (self._said + data.decode(errors="replace"))[-MOST_SAID:]
+            if STUCK in self._said and not self._threads:  # when it ends them, several threads abort at once
+                self._threads = self._ask({pid for pid, _ in self._at.values()})
             lines = [line for line in data.splitlines(keepends=True) if RENDEZVOUS not in line]
             if lines and FATAL not in self._said:  # from then on it is the list of threads
                 yield core, kind, b"".join(lines)
@@ -87,19 +90,17 @@ class Cores(Ranks):
     def where(self, ranks: list[int]) -> dict[int, list[tuple[str, int, str]]]:
         """Where the cores are, or were when their process crashed: it lists all its threads, into the shared output."""
         asked = {core: self._at[core] for core in ranks if core in self._at}
-        if FATAL in self._said:
-            text = self._said[self._said.rindex(FATAL) :]
-        elif asked and self._alive:
-            text = self._ask({pid for pid, _ in asked.values()})
+        if FATAL in self._said or not self._alive:
+            text = (LATE.search(self._said) and self._threads) or self._said
         else:
-            return {}
+            text = self._ask({pid for pid, _ in asked.values()})
         starts = [*THREAD.finditer(text)]
         ends = [*(start.start() for start in starts[1:]), len(text)]
         stacks = {}
         for start, end in zip(starts, ends, strict=False):
             frames = FRAME.finditer(text, start.end(), end)
             stacks[int(start["thread"], 16)] = [(m["file"], int(m["line"]), m["name"]) for m in frames]
-        return {core: stacks.get(thread, []) for core, (_, thread) in asked.items()}
+        return {core: stacks[thread] for core, (_, thread) in asked.items() if thread in stacks}
 
     def _ask(self, processes: set[int]) -> str:
         for pid in processes:
