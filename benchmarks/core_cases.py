@@ -56,6 +56,20 @@ def assert_replicas_equal(model: nn.Module) -> None:
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True)), "replicas differ"
 
 
+def train_wrapped(model: nn.Module, core: int) -> None:
+    """A model that reduces its gradients by itself: plain steps, the loss read in each."""
+    import torch_xla
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in batches(core, 5):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        torch_xla.sync()
+        assert loss.item() > 0
+
+
 def plain_steps() -> None:
     import torch_xla
     import torch_xla.core.xla_model as xm
@@ -224,32 +238,15 @@ def ddp() -> None:
     dist.all_reduce(total)
     torch_xla.sync()
     assert abs(total.item() - sum(k + 1.5 for k in range(cores))) < 1e-5
-    replica = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(replica.parameters(), lr=0.1)
-    for x, y in batches(core, 5):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(replica(x), y)
-        loss.backward()
-        optimizer.step()
-        torch_xla.sync()
-        assert loss.item() > 0
+    train_wrapped(nn.parallel.DistributedDataParallel(model), core)
     assert_replicas_equal(model)
 
 
 def fully_sharded() -> None:
-    import torch_xla
     from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 
     core, _, model, _ = setup()
-    sharded = XlaFullyShardedDataParallel(model)
-    optimizer = torch.optim.SGD(sharded.parameters(), lr=0.1)
-    for x, y in batches(core, 5):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(sharded(x), y)
-        loss.backward()
-        optimizer.step()
-        torch_xla.sync()
-        assert loss.item() > 0
+    train_wrapped(XlaFullyShardedDataParallel(model), core)
 
 
 def autocast_and_accumulation() -> None:

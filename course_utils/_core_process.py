@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 
 from . import _cores, _failures
-from ._processes import ANSWER, FRAME, Ranks
+from ._processes import ANSWER, Ranks, frames
 from ._server import fork
 
 # XLA's CPU client waits 5 s for a late core, says so, and after 10 s ends the process.
@@ -96,10 +96,10 @@ class Cores(Ranks):
             text = self._ask({pid for pid, _ in asked.values()})
         starts = [*THREAD.finditer(text)]
         ends = [*(start.start() for start in starts[1:]), len(text)]
-        stacks = {}
-        for start, end in zip(starts, ends, strict=False):
-            frames = FRAME.finditer(text, start.end(), end)
-            stacks[int(start["thread"], 16)] = [(m["file"], int(m["line"]), m["name"]) for m in frames]
+        stacks = {
+            int(start["thread"], 16): frames(text[start.end() : end])
+            for start, end in zip(starts, ends, strict=False)
+        }
         return {core: stacks[thread] for core, (_, thread) in asked.items() if thread in stacks}
 
     def _ask(self, processes: set[int]) -> str:

@@ -159,10 +159,7 @@ class Ranks:
                 text[self._open[output]] += os.read(output.fileno(), 1 << 16)
             if all(STACK in data for data in text.values()):
                 deadline = min(deadline, time.monotonic() + ANSWER / 5)  # the last lines of the longest stack
-        return {
-            rank: [(m["file"], int(m["line"]), m["name"]) for m in FRAME.finditer(data.decode(errors="replace"))]
-            for rank, data in text.items()
-        }
+        return {rank: frames(data.decode(errors="replace")) for rank, data in text.items()}
 
     def release(self) -> None:
         """Let ranks that have finished leave."""
@@ -199,6 +196,11 @@ class Ranks:
                 if process.is_alive():
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process.pid, number)
+
+
+def frames(stack: str) -> list[_failures.Frame]:
+    """What `faulthandler` wrote of one thread, innermost frame first."""
+    return [(m["file"], int(m["line"]), m["name"]) for m in FRAME.finditer(stack)]
 
 
 @contextlib.contextmanager

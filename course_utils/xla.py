@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from . import _cores
 from ._arguments import check_call, packed
 from ._core_process import Cores
-from ._limits import usable_cores
+from ._limits import ROOT, usable_cores
+from ._probe import tpu_chips
 from ._run import Run, carry_out, cells
 from ._session import Task
 from ._sharding import Sharding, sharding
@@ -132,9 +133,6 @@ def _versions() -> dict[str, str]:
 
 def _choose_device() -> str:
     """"TPU" or "CPU", also told to torch_xla, which would print a line about it."""
-    from ._limits import ROOT
-    from ._probe import tpu_chips
-
     device = os.environ.setdefault("PJRT_DEVICE", "TPU" if tpu_chips(ROOT) else "CPU")
     if device not in ("TPU", "CPU"):
         raise CourseError(f'PJRT_DEVICE="{device}": the course runs torch_xla on "TPU" or "CPU": change or remove it')

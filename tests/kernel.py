@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import time
 from dataclasses import dataclass, field
 
@@ -26,6 +27,11 @@ class Answer:
     traceback: str = ""  # as shown in the notebook
     seconds: float = 0.0
     displays: list[dict] = field(default_factory=list)
+
+    @property
+    def shown(self) -> str:
+        """The traceback without its colours."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.traceback)
 
 
 class Kernel:
@@ -88,6 +94,12 @@ class Kernel:
     def ranks(self) -> list[psutil.Process]:
         server = self.server()
         return server.children() if server else []
+
+    def assert_usable(self, launch: str) -> None:
+        """Whatever went before, nothing is left of it, and this launch, a cell that raises when it is wrong, works."""
+        assert eventually(lambda: not self.ranks()), "ranks or cores were left behind"
+        answer = self.run(launch)
+        assert answer.error is None, answer.traceback
 
     def close(self) -> None:
         self.client.stop_channels()

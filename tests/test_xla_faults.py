@@ -37,29 +37,23 @@ def shared_kernel():
 def kernel(shared_kernel):
     """A kernel whose next launch must work after whatever the test did to it."""
     yield shared_kernel
-    assert eventually(lambda: not shared_kernel.ranks()), "cores were left behind"
-    answer = shared_kernel.run("xla.launch(core_of, cores=3).results == [0, 1, 2] or 1/0")
-    assert answer.error is None, answer.traceback
-
-
-def shown(answer) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", answer.traceback)
+    shared_kernel.assert_usable("xla.launch(core_of, cores=3).results == [0, 1, 2] or 1/0")
 
 
 def test_errors_show_the_cells_line_and_none_of_our_frames(kernel) -> None:
     code = "def train():\n    if core_of() == 1: raise ValueError('bad')\n    meet()\nxla.launch(train, cores=4)"
     answer = kernel.run(code)
     assert answer.error == "RankError", answer.traceback
-    assert "core 1 of 4 raised ValueError: bad" in shown(answer)
-    assert re.search(r"Cell In\[\d+\], line 2, in train", shown(answer))
-    assert "course_utils/" not in shown(answer)
+    assert "core 1 of 4 raised ValueError: bad" in answer.shown
+    assert re.search(r"Cell In\[\d+\], line 2, in train", answer.shown)
+    assert "course_utils/" not in answer.shown
 
     code = "def train():\n    if core_of() != 1: meet()\nxla.launch(train, cores=4, time_limit=2)"
     answer = kernel.run(code)
-    assert "cores 0, 2, 3 of 4 had not finished after the time limit of 2 s" in shown(answer)
-    assert "cores 0, 2, 3 wait for the value of a tensor here:" in shown(answer)
-    assert re.search(r"Cell In\[\d+\], line \d+, in meet", shown(answer))
-    assert "course_utils/" not in shown(answer)
+    assert "cores 0, 2, 3 of 4 had not finished after the time limit of 2 s" in answer.shown
+    assert "cores 0, 2, 3 wait for the value of a tensor here:" in answer.shown
+    assert re.search(r"Cell In\[\d+\], line \d+, in meet", answer.shown)
+    assert "course_utils/" not in answer.shown
 
 
 @pytest.mark.parametrize("program", ["time.sleep(60)", "meet() if core_of() else time.sleep(60)", "while True: meet()"])
