@@ -30,6 +30,7 @@ lab: env
 
 test: env
 	$(BIN)/python -m ruff check .
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python -m pytest tests
 	$(BIN)/python -m pytest $(NBVAL) $(filter-out $(ON_XLA),$(wildcard notebooks/*.ipynb))
 	@if [ -e .venv-xla/ready ] && [ "$(XLA)" != 0 ]; then $(MAKE) --no-print-directory test-xla; \
@@ -37,8 +38,8 @@ test: env
 
 # The tests that leave themselves out where torch_xla or Lightning is missing, and launch with this environment's torch.
 test-xla:
-	$(XLA_BIN)/python -m pytest $(sort tests/test_launch.py $(wildcard tests/test_xla_*.py) \
-		$(shell grep -le 'importorskip."torch_xla' -e 'importorskip."lightning' tests/*.py))
+	$(XLA_BIN)/python -m pytest $(sort tests/ranks/test_launch.py $(wildcard tests/cores/test_*.py) \
+		$(shell grep -rle 'importorskip."torch_xla' -e 'importorskip."lightning' tests))
 	$(XLA_BIN)/python -m pytest $(NBVAL) $(ON_XLA)
 
 # Done in a moment when all is up to date. Any Python 3 can say what is missing; setup_env.py finds one that fits.

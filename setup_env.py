@@ -182,7 +182,8 @@ def python_for_xla() -> str:
 
 def has_tpu() -> bool:
     """Whether a TPU is here: then torch_xla needs its driver library too."""
-    ask = "import pathlib, sys; from course_utils._probe import tpu_chips; sys.exit(not tpu_chips(pathlib.Path('/')))"
+    ask = "import sys; from pathlib import Path; from course_utils.machine.probe import tpu_chips\n"
+    ask += "sys.exit(not tpu_chips(Path('/')))"
     return subprocess.run([COURSE.python, "-c", ask], cwd=ROOT).returncode == 0
 
 

@@ -11,7 +11,8 @@ FUNCTION = """
 import time
 import torch
 import torch.distributed as dist
-from course_utils import models, report, span
+from course_utils import report, span
+from course_utils.lessons import models
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 

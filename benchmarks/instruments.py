@@ -10,8 +10,9 @@ CELL = """
 import contextlib, time, torch, torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from course_utils import launch, models, span, warm_up
-from course_utils.traffic import Traffic
+from course_utils import launch, span, warm_up
+from course_utils.lessons import models
+from course_utils import Traffic
 warm_up()
 
 def step(model, optimizer, x, y, part):

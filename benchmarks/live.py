@@ -22,7 +22,8 @@ CELL = f"""
 import time
 import torch
 import torch.distributed as dist
-from course_utils import LivePlot, launch, live, models, report, warm_up
+from course_utils import LivePlot, launch, live, report, warm_up
+from course_utils.lessons import models
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 

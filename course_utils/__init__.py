@@ -1,16 +1,19 @@
 """Helpers for the course *From one device to many*: ranks from a notebook cell, live plots, timelines, checks.
 
-Importing it imports no torch, starts nothing and touches no device.
+Importing it imports no torch, starts nothing and touches no device. The rooms, from the bottom up: `ground`, `machine`
+and `theory`, `pictures`, `live`, `ranks`, `lessons`, `cores`, `lightning`, `checks`; each one's first lines say what
+it is for, and a room imports only from those below it.
 """
 
 from . import checks as check
-from ._session import report
-from ._spans import span
-from .devices import Device, Machine, discover, pick
-from .errors import CourseError, DeviceError, LaunchError, MetricError, RankError
-from .launch import Run, launch, warm_up
+from . import cores as xla
+from . import pictures
+from .ground import style
+from .ground.errors import CourseError, DeviceError, LaunchError, MetricError, RankError
+from .ground.timeline import Span, Timeline
 from .live import LivePlot, live
-from .timeline import Span, Timeline
+from .machine import Device, Machine, discover, pick
+from .ranks import Run, Traffic, launch, report, span, warm_up
 
 __all__ = [
     "CourseError",
@@ -24,12 +27,16 @@ __all__ = [
     "Run",
     "Span",
     "Timeline",
+    "Traffic",
     "check",
     "discover",
     "launch",
     "live",
     "pick",
+    "pictures",
     "report",
     "span",
+    "style",
     "warm_up",
+    "xla",
 ]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .. import cost
-from ..cost import Cluster, Model, Plan, size
-from ..launch import launch
-from . import exercise, expect, wrong
+from ..ranks.launch import launch
+from ..theory import cost
+from ..theory.cost import Cluster, Model, Plan, size
+from .exercise import exercise, expect, wrong
 
 SECONDS = 30.0
 AXES = ("pipeline", "data", "tensor")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from . import exercise, expect, wrong
+from .exercise import exercise, expect, wrong
 
 
 def replica_shapes(rows, devices):

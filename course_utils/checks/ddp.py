@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
-from ..launch import launch
-from . import exercise, expect, wrong
+from ..ranks.launch import launch
+from .exercise import exercise, expect, wrong
 
 RANKS = 3
 SECONDS = 30.0  # a collective that some ranks never call ends here, in words

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 from itertools import combinations, pairwise
 
-from ..launch import launch
-from ..model_parallel import stream, there_and_back
-from . import exercise, expect, wrong
+from ..lessons.model_parallel import stream, there_and_back
+from ..ranks.launch import launch
+from .exercise import exercise, expect, wrong
 
 SECONDS = 30.0
 

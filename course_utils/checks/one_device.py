@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from . import exercise, expect, wrong
+from .exercise import exercise, expect, wrong
 
 
 def train_step(model, optimizer, x, y):

@@ -8,9 +8,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from .. import models, pipeline, schedules
-from ..launch import launch
-from . import exercise, expect, wrong
+from ..lessons import models, pipeline
+from ..ranks.launch import launch
+from ..theory import schedules
+from .exercise import exercise, expect, wrong
 
 SECONDS = 60.0
 SIZE = {"layers": 4, "width": 16, "heads": 2, "context": 8}

@@ -14,11 +14,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
 from torch.utils.data import DataLoader, DistributedSampler
 
-from .._session import report
-from ..launch import launch
-from ..models import mlp
-from . import exercise, expect, wrong
-from ._pitfalls import (
+from ..lessons.models import mlp
+from ..ranks.launch import launch
+from ..ranks.session import report
+from .exercise import exercise, expect, wrong
+from .pitfall_cases import (
     TOLERANCE,
     TwoHeads,
     after_saving,

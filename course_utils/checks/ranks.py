@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from ..launch import launch
-from . import exercise, expect, wrong
+from ..ranks.launch import launch
+from .exercise import exercise, expect, wrong
 
 TIME_LIMIT = 15.0  # seconds; a deadlock is named by the launch
 COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from .. import models, xla
-from ..shards import Part
-from . import exercise, expect, wrong
+from .. import cores as xla
+from ..lessons import models
+from ..lessons.shards import Part
+from .exercise import exercise, expect, wrong
 
 CORES, SECONDS = 4, 60.0
 ROWS, BATCH, EPOCHS = 16, 8, 2  # a core's rows and batch
@@ -44,7 +44,7 @@ def train_replica(dataset: Dataset, epochs: int) -> nn.Module:
     xm.broadcast_master_param(model)
     sampler = DistributedSampler(dataset, xr.world_size(), xr.global_ordinal(), shuffle=False)
     loader = MpDeviceLoader(DataLoader(dataset, 8, sampler=sampler), device)
-    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(epochs):
         for x, y in loader:
             optimizer.zero_grad()
@@ -89,7 +89,7 @@ def _flat(model: nn.Module) -> Tensor:
 def _alone(cores: int) -> Tensor:
     """The weights of one process that takes the whole batches."""
     dataset, model = _Watched(cores * ROWS), models.mlp(seed=0)
-    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(EPOCHS):
         for start in range(0, len(dataset), cores * BATCH):
             optimizer.zero_grad()

@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from . import exercise, expect, wrong
+from .exercise import exercise, expect, wrong
 
 
 def pick_device():

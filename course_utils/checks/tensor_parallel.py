@@ -10,11 +10,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
-from ..launch import launch
-from ..models import MLP, Attention
-from ..tensor_parallel import add_up, fan_out
-from ..traffic import Traffic
-from . import exercise, expect, wrong
+from ..lessons.models import MLP, Attention
+from ..lessons.tensor_parallel import add_up, fan_out
+from ..ranks.launch import launch
+from ..ranks.traffic import Traffic
+from .exercise import exercise, expect, wrong
 
 SECONDS = 30.0
 WIDTH, HEADS, ROWS, LENGTH = 24, 4, 2, 5

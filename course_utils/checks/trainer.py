@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from .. import data, models
-from ..launch import launch
-from . import exercise, expect, wrong
+from ..lessons import data, models
+from ..ranks.launch import launch
+from .exercise import exercise, expect, wrong
 
 EPOCHS, LR = 2, 0.2
 RANKS = 2
@@ -98,7 +98,7 @@ def _fit(module: Any, digits: data.Digits, **where: Any) -> dict[str, list]:
     """What the learner's module logs, step by step, and the learning rates it used."""
     from lightning.pytorch import Callback, Trainer
 
-    from ..lightning import quiet
+    from ..lightning.callbacks import quiet
 
     quiet()
     seen: dict[str, list] = {"lr": [], "loss": [], "accuracy": [], "known": []}

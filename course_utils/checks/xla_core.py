@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import models
-from .._xla_counters import Counters, counters
-from ..errors import CourseError
-from . import exercise, expect, wrong
+from ..cores.counters import Counters, counters
+from ..ground.errors import CourseError
+from ..lessons import models
+from .exercise import exercise, expect, wrong
 
 LONGEST, LINES, CALLS, MOST = 64, 12, 6, 4
 CHARACTERS = 40

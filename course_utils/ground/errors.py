@@ -1,0 +1,48 @@
+"""The errors a learner can meet, all of them in words: what was asked, what was found, what to do next."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from .cells import cell_name, place
+
+
+class CourseError(Exception):
+    """Base of all errors of `course_utils`; a notebook shows its message and the cell's line, without our frames."""
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython's hook for exceptions that know how they want to be shown.
+        lines = [f"{type(self).__name__}: {self}"]
+        frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(self.__traceback__)]
+        cells = [frame for frame in frames if cell_name(frame[0])]
+        if cells and "  Cell" not in lines[0]:
+            lines.append(place(cells[-1]))
+        return lines
+
+
+class DeviceError(CourseError):
+    """A device was asked for that this machine does not have."""
+
+
+class LaunchError(CourseError):
+    """`launch` was called with something it cannot run; nothing was started."""
+
+
+class MetricError(CourseError):
+    """`report` or a live plot was given something that is not a number."""
+
+
+class RankError(CourseError):
+    """A rank failed, or never finished; every other rank was ended.
+
+    Attributes:
+        rank: the rank that failed first, or None when several ranks never finished.
+        cause: the name of what happened: an exception's class, a signal, "TimeLimit", "Exit".
+        traceback: the rank's own traceback, or the place where it was stuck ("" when there is none).
+        run: the `Run` with what was collected until then: metrics, output, timeline.
+    """
+
+    def __init__(self, message: str, *, rank: int | None, cause: str, traceback: str, run: Any) -> None:
+        super().__init__(message)
+        self.rank, self.cause, self.traceback, self.run = rank, cause, traceback, run

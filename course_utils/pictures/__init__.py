@@ -1,0 +1,18 @@
+"""Pictures for notebooks: they follow the page's theme, carry a text for screen readers and need no kernel to stay.
+
+Start with `picture.py`. `gantt.py` draws timelines, `player.py` and `explorer.py` are alive in the page (their .js lies
+beside them), `curves.py` is what live plots are made of. Data finds its picture here by `ground/drawing.py`.
+"""
+
+from .collective import collective
+from .curves import curves_png, curves_svg
+from .explorer import explorer
+from .gantt import gantt
+from .matmul import matmul
+from .picture import Picture
+from .pipeline_chart import pipelines
+from .player import player
+from .tables import bars, table
+
+__all__ = ["Picture", "bars", "collective", "curves_png", "curves_svg", "explorer", "gantt", "matmul", "pipelines",
+           "player", "table"]  # fmt: skip

@@ -1,0 +1,88 @@
+"""Pipelines as a PNG: the rows are ranks, each box is a forward or a backward with the number of its micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..ground import style
+from ..ground.errors import CourseError
+from ..ground.timeline import Timeline
+from .axes import tick_texts, ticks
+from .picture import Picture
+from .png import to_png
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LEFT, RIGHT, ROW, HIGH, HEAD, FOOT = 60, 20, 24, 20, 22, 40  # px
+SHADES = {"forward": (style.ROLE["forward"], "#99C7E0"), "backward": (style.ROLE["backward"], "#EEBF99")}
+
+
+def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str = "") -> Picture:
+    """Pipelines below each other on one time axis, each box with the number of its micro-batch."""
+    png, alt = draw(timelines, title=title, foot=foot)
+    return Picture("", alt, png=png)
+
+
+def draw(timelines: Mapping[str, Timeline], *, title: str, foot: str) -> tuple[bytes, str]:
+    """(PNG, description): a panel per timeline, all from 0 and on one time axis."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    if not timelines or not all(len(t) for t in timelines.values()):
+        raise CourseError("pipelines() needs timelines with spans in them, e.g. {'predicted': schedule.simulate()}.")
+    seconds = max(t.seconds for t in timelines.values())
+    panels = {name: len(t.ranks) * ROW for name, t in timelines.items()}
+    top, bottom = (HEAD if title else 4), FOOT + 20 + (18 if foot else 0)
+    width, height = style.WIDTH, top + bottom + sum(panels.values()) + HEAD * len(panels)
+    figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
+    fonts = {"color": style.GREY, "fontsize": style.TEXT * 0.72}
+    if title:
+        figure.text(8 / width, 1 - 4 / height, title, va="top", **fonts | {"fontsize": 9.7}, fontweight="bold",
+                    parse_math=False)  # fmt: skip
+    y, said = top, []
+    for name, timeline in timelines.items():
+        idle = sum(timeline.idle(r) for r in timeline.ranks) / len(timeline.ranks)
+        said.append(f"{name}: {idle:.1%} of the time is waiting")
+        figure.text(LEFT / width, 1 - (y + 6) / height, said[-1], va="top", **fonts)
+        y += HEAD + panels[name]
+        axes = figure.add_axes(
+            (LEFT / width, 1 - y / height, (width - LEFT - RIGHT) / width, panels[name] / height), facecolor="none"
+        )
+        _panel(axes, timeline, seconds, fonts, last=name == [*timelines][-1])
+    patches = [Patch(color=SHADES[role][0], lw=0) for role in SHADES] + [Patch(color=style.GREY, alpha=0.25, lw=0)]
+    figure.legend(patches, [*SHADES, "waiting"], ncols=3, frameon=False, loc="lower left", labelcolor=style.GREY,
+                  bbox_to_anchor=(LEFT / width - 0.01, (18 if foot else 0) / height), fontsize=fonts["fontsize"],
+                  handlelength=0.9, handleheight=0.9, borderpad=0.2)  # fmt: skip
+    if foot:
+        figure.text(8 / width, 5 / height, foot, **fonts, parse_math=False)
+    ranks = max(len(t.ranks) for t in timelines.values())
+    return to_png(figure), f"{title or 'Pipeline'}. Gantt chart of {ranks} ranks. {'; '.join(said)}. {foot}".strip()
+
+
+def _panel(axes: Axes, timeline: Timeline, seconds: float, fonts: dict, *, last: bool) -> None:
+    ranks = timeline.ranks
+    px = (style.WIDTH - LEFT - RIGHT) / seconds
+    axes.set(xlim=(0, seconds), ylim=(len(ranks) * ROW, 0))
+    axes.set_yticks([i * ROW + HIGH / 2 for i in range(len(ranks))], [f"rank {r}" for r in ranks], **fonts)
+    unit, scale = ("ms", 1000) if seconds < 1.5 else ("s", 1)
+    marks = [t for t in ticks(0, seconds * scale) if t <= seconds * scale * 1.0001]
+    axes.set_xticks([t / scale for t in marks], tick_texts(marks) if last else [], **fonts)
+    if last:
+        axes.set_xlabel(f"time ({unit})", labelpad=2, **fonts)
+    axes.tick_params(length=0)
+    axes.grid(axis="x", color=style.GREY, alpha=0.3, lw=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+    for i, rank in enumerate(ranks):
+        axes.broken_barh([(0, timeline.seconds)], (i * ROW, HIGH), color=style.GREY, alpha=0.18, lw=0)
+        for s in timeline.spans:
+            if s.rank == rank and s.lane == "compute" and s.role in SHADES:
+                words = s.name.split()
+                odd = int(words[-1]) // len(ranks) % 2
+                left, wide = s.start - timeline.start, max(s.seconds - 0.9 / px, 0.5 / px)
+                axes.broken_barh([(left, wide)], (i * ROW, HIGH), color=SHADES[s.role][odd], lw=0)
+                if s.seconds * px > 7 * len(words[1]) + 2:
+                    axes.text(left + wide / 2, i * ROW + HIGH / 2, words[1], ha="center", va="center_baseline",
+                              color="#111" if odd else "white", fontsize=style.SMALL * 0.72)  # fmt: skip

@@ -1,0 +1,71 @@
+"""The clean process that ranks are forked from.
+
+It is `multiprocessing`'s fork server, preloaded with torch (`preload.py`). It never ran a kernel's code, so it is
+safe after the kernel has used CUDA or a thread pool, and a rank takes milliseconds to start, not seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
+_starting = threading.Lock()
+
+
+def warm_up() -> None:
+    """Start, in the background, the server that ranks are forked from; returns at once.
+
+    It imports torch by itself (two to four seconds), so that the first `launch` finds it ready.
+    """
+    if sys.platform == "win32":
+        return
+    from multiprocessing import forkserver, resource_tracker
+
+    resource_tracker.ensure_running()  # here, because on its way it would undo the mask below
+    context = mp.get_context("forkserver")
+    with _starting:
+        context.set_forkserver_preload(["course_utils.ranks.preload"])
+        kept = os.environ.get(BLAS_THREADS)
+        os.environ[BLAS_THREADS] = "1"  # a process with a thread pool cannot be forked safely
+        # The server and all ranks inherit the mask: interrupts are for the kernel alone.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if kept is None:
+                del os.environ[BLAS_THREADS]
+            else:
+                os.environ[BLAS_THREADS] = kept
+
+
+def fork(target: Any, *args: Any, name: str) -> BaseProcess:
+    """Start `target(*args)` in a new process forked from the server; waits for the server if it is still importing."""
+    process = mp.get_context("forkserver").Process(target=target, args=args, name=name)
+    with _starting, _no_main_module():
+        process.start()
+    return process
+
+
+@contextlib.contextmanager
+def _no_main_module() -> Iterator[None]:
+    """The function travels by value: a rank must not run a script again to find it. In a notebook nothing is needed."""
+    main = sys.modules["__main__"]
+    if getattr(main, "__file__", None) is None and getattr(main, "__spec__", None) is None:
+        yield
+        return
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

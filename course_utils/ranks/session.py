@@ -1,0 +1,115 @@
+"""A rank's line to the notebook: what it is sent, and `report()`, by which it sends metrics while it runs.
+
+Outside a rank `report` does nothing, so that the same function runs unchanged under `torchrun`. A virtual core of a
+TPU is a thread (`cores/core.py`), so the line is found by thread first, then by process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from ..ground.errors import MetricError
+from ..ground.number import number
+
+SEND_EVERY = 0.1  # seconds; metrics travel in batches, so that a report costs a step microseconds
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the notebook sends to every rank."""
+
+    payload: bytes  # cloudpickle of (function, args, kwargs)
+    cells: dict  # linecache entries of the notebook's cells, so that tracebacks show their lines
+    env: dict[str, str]
+    cwd: str
+    device: str  # "cpu", "cuda", "xpu", "xla"
+    backend: str | None  # None: no process group
+    threads: int
+    timeout: float | None  # seconds a collective may wait
+    began: float  # time.perf_counter() when the launch began: one clock for all processes of a machine
+
+
+@dataclass
+class Session:
+    """This rank's line to the notebook."""
+
+    rank: int
+    connection: Connection
+    began: float
+    records: list[dict] = field(default_factory=list)
+    reports: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    pid: int = field(default_factory=os.getpid)
+
+    def send(self, *message: Any) -> None:
+        with self.lock:
+            self.connection.send(message)
+
+    def flush(self) -> None:
+        records, self.records = self.records, []
+        if records:
+            self.send("metrics", records)
+
+
+_thread = threading.local()
+_process: Session | None = None
+
+
+def begin(session: Session, *, whole_process: bool) -> None:
+    """From now on this thread, or every thread of this process, is the rank of `session`."""
+    global _process
+    if whole_process:
+        _process = session
+    else:
+        _thread.session = session
+
+
+def current() -> Session | None:
+    """The session of this rank; None in the notebook, under `torchrun`, and in a rank's own child processes."""
+    session = getattr(_thread, "session", _process)
+    return session if session is not None and session.pid == os.getpid() else None
+
+
+def report(step: int | None = None, **values: float) -> None:
+    """Send one record of metrics to the notebook, for `run.metrics` and the live plot.
+
+    Args:
+        step: the x axis; counted from 0 when left out.
+        values: numbers or 0-d tensors by name; `rank` and `time` are added by themselves.
+
+    Raises:
+        MetricError: a value is not one number; the traceback shows the line that reported it.
+    """
+    record: dict[str, float] = {name: number(name, value) for name, value in values.items()}
+    if taken := {"rank", "time"} & values.keys():
+        raise MetricError(f"report({sorted(taken)[0]}=…): that name is filled in by itself; choose another one")
+    step = None if step is None else int(number("step", step))
+    if (session := current()) is None:
+        return
+    head = {
+        "rank": session.rank,
+        "time": time.perf_counter() - session.began,
+        "step": session.reports if step is None else step,
+    }
+    session.reports += 1
+    session.records.append(head | record)
+
+
+def watch(sessions: list[Session]) -> None:
+    """Send metrics in batches; leave, children included, when the notebook's process is gone."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # the main thread is the one to say where it is
+    parent = mp.parent_process().sentinel
+    while not wait([parent], SEND_EVERY):
+        try:
+            for session in list(sessions):
+                session.flush()
+        except OSError:
+            break
+    os.killpg(0, signal.SIGKILL)

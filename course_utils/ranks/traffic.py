@@ -1,0 +1,150 @@
+"""Count what a rank hands to the process group: calls and bytes, whoever makes the call, Python or C++.
+
+DDP, FSDP, DTensor and pipelines call the same operators of `c10d` as `dist.all_reduce` does. While a `Traffic` is open,
+a kernel in front of each of these operators reads the sizes of the tensors and passes the call on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Self
+
+from ..pictures.picture import Picture
+from ..pictures.tables import table
+
+NAMES = {
+    "allreduce_": "all-reduce",
+    "allreduce_coalesced_": "all-reduce",
+    "allgather_": "all-gather",
+    "_allgather_base_": "all-gather",
+    "allgather_coalesced_": "all-gather",
+    "allgather_into_tensor_coalesced_": "all-gather",
+    "reduce_scatter_": "reduce-scatter",
+    "_reduce_scatter_base_": "reduce-scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce-scatter",
+    "alltoall_": "all-to-all",
+    "alltoall_base_": "all-to-all",
+    "broadcast_": "broadcast",
+    "reduce_": "reduce",
+    "scatter_": "scatter",
+    "gather_": "gather",
+    "send": "send",
+    "recv_": "recv",
+    "recv_any_source_": "recv",
+    "barrier": "barrier",
+    "monitored_barrier_": "barrier",
+}
+"""The operators of `c10d`, and the collective each one is."""
+
+
+class Traffic:
+    """`with Traffic() as traffic: …` counts this rank's collectives, sends and receives; it can be sent back.
+
+    Attributes:
+        calls: how many, by name: "all-reduce", "all-gather", "reduce-scatter", "send", "recv", …
+        bytes: of the whole tensor that a collective is about, as counted: for n ranks with a shard of S bytes each,
+            an all-gather or reduce-scatter counts n S; an all-reduce, a broadcast, a send the tensor itself.
+        sent: bytes that this rank must send for it, of the n ranks of the group: all-reduce 2 (n-1)/n of `bytes` as a
+            ring sends it, all-gather, reduce-scatter and all-to-all (n-1)/n, send all of it, recv and barrier nothing.
+            Broadcast and reduce count as (n-1)/n on every rank: who forwards them is the backend's choice.
+    """
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+
+    @property
+    def bytes_sent(self) -> int:
+        """All that this rank sends, in bytes."""
+        return sum(self.sent.values())
+
+    def __enter__(self) -> Self:
+        if not _open:
+            _put_in_front()
+        _open.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _open[:] = [other for other in _open if other is not self]
+        if not _open:
+            _library.pop()._destroy()
+
+    def __repr__(self) -> str:
+        each = [f"{n} {name}{'s' * (n > 1)}, {self.bytes[name]:,} bytes" for name, n in self.calls.items()]
+        return f"Traffic({'; '.join(each) or 'nothing'})"
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+    def table(self, *, title: str = "") -> Picture:
+        """A row for each collective."""
+        rows = [(name, calls, self.bytes[name], self.sent[name]) for name, calls in self.calls.items()]
+        return table(rows, ["collective", "calls", "bytes", "sent by a rank"], title=title)
+
+    def _count(self, name: str, payload: int, sent: int) -> None:
+        self.calls[name] += 1
+        self.bytes[name] += payload
+        self.sent[name] += sent
+
+
+_open: list[Traffic] = []
+_library: list[Any] = []  # what is in front of c10d's operators, while something is open
+
+
+def _put_in_front() -> None:
+    import torch
+
+    library = torch.library.Library("c10d", "IMPL")
+    key = torch._C.DispatchKey.BackendSelect  # below autograd, above every backend, and never switched off
+    below = torch._C._dispatch_keyset_full_after(key)
+    for operator, name in NAMES.items():
+        if packet := getattr(torch.ops.c10d, operator, None):
+            library.impl(packet.default, _counting(packet.default, name, below), key.name, with_keyset=True)
+    _library.append(library)
+
+
+def _counting(operator: Any, name: str, below: Any) -> Any:
+    from torch._C._distributed_c10d import ProcessGroup
+
+    place = {argument.name: i for i, argument in enumerate(operator._schema.arguments)}
+
+    def counting(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        group = ProcessGroup.unbox(args[place["process_group"]])
+        payload, sent = _sizes(name, args, place, group.size(), group.rank())
+        for traffic in _open:
+            traffic._count(name, payload, sent)
+        return operator.redispatch(keys & below, *args, **kwargs)
+
+    return counting
+
+
+def _sizes(name: str, args: tuple, place: dict[str, int], ranks: int, rank: int) -> tuple[int, int]:
+    """(bytes of the whole tensor, bytes that this rank sends)."""
+    if name == "barrier":
+        return 0, 0
+    if name in ("all-gather", "scatter"):
+        whole = _bytes(next(args[i] for key, i in place.items() if key.startswith("output")))
+        whole *= ranks if name == "scatter" else 1
+    elif name in ("reduce-scatter", "all-to-all", "gather"):
+        whole = _bytes(next(args[i] for key, i in place.items() if key.startswith("input")))
+        whole *= ranks if name == "gather" else 1
+    else:
+        whole = _bytes(args[place["tensors"]])
+    others = (ranks - 1) * whole // ranks
+    if name == "recv":
+        return whole, 0
+    if name == "send":
+        return whole, whole
+    if name == "scatter":
+        return whole, others if rank == args[place["root_rank"]] else 0
+    if name == "gather":
+        return whole, 0 if rank == args[place["root_rank"]] else whole // ranks
+    return whole, 2 * (ranks - 1) * whole // ranks if name == "all-reduce" else others
+
+
+def _bytes(tensors: Any) -> int:
+    """Of a tensor, or of lists of them."""
+    if isinstance(tensors, (list, tuple)):
+        return sum(map(_bytes, tensors))
+    return tensors.numel() * tensors.element_size()

@@ -1,0 +1,224 @@
+"""Pipeline schedules as data: what each rank does, in which order. No torch, no processes.
+
+A schedule is a list of instructions for every rank. The same list is simulated here, drawn, and executed on real
+ranks (`pipeline.py`). GPipe: Huang et al. 2019. 1F1B: Narayanan et al., "PipeDream", 2019. Interleaved: Narayanan et
+al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", 2021.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ..ground.errors import CourseError
+from ..ground.timeline import Timeline
+from .simulate import simulate
+
+
+class Instruction(NamedTuple):
+    """One thing a rank does for one micro-batch.
+
+    name: "forward" or "backward" of the part `stage` of the model; "receive" what this needs, or "send" what it made:
+    the activations between parts `edge` and `edge + 1`, or their gradients, from or to the rank `peer`.
+    """
+
+    name: str
+    stage: int
+    micro: int
+    peer: int | None = None
+    what: str = ""
+
+    @property
+    def edge(self) -> int:
+        """The lower of the two parts that a message passes between."""
+        return self.stage - ((self.what == "activations") == (self.name == "receive"))
+
+    @property
+    def message(self) -> tuple[str, int, int]:
+        """What sender and receiver agree on."""
+        return self.what, self.edge, self.micro
+
+    def __str__(self) -> str:
+        way = {"send": f" to rank {self.peer}", "receive": f" from rank {self.peer}"}.get(self.name, "")
+        return f"{self.name}{self.what and ' ' + self.what} {self.micro}{way}"
+
+
+def naive(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterator[Instruction]:
+    """Plain model parallelism: each micro-batch goes all the way there and back before the next one starts."""
+    for micro in range(micro_batches):
+        yield Instruction("forward", rank, micro)
+        yield Instruction("backward", rank, micro)
+
+
+def gpipe(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterator[Instruction]:
+    """All forwards, then all backwards."""
+    for name in ("forward", "backward"):
+        for micro in range(micro_batches):
+            yield Instruction(name, rank, micro)
+
+
+def one_f_one_b(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterator[Instruction]:
+    """As many forwards as it takes until the first gradient is back, then one backward, one forward, in turns."""
+    ahead = min(ranks - rank, micro_batches)
+    for micro in range(ahead):
+        yield Instruction("forward", rank, micro)
+    for micro in range(micro_batches):
+        yield Instruction("backward", rank, micro)
+        if micro + ahead < micro_batches:
+            yield Instruction("forward", rank, micro + ahead)
+
+
+def interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> Iterator[Instruction]:
+    """1F1B where each rank holds `chunks` parts of the model, parts rank, rank + ranks, rank + 2 ranks, …"""
+
+    def work(name: str, k: int) -> Instruction:
+        turn, within = divmod(k, ranks * chunks)  # `ranks` micro-batches visit every chunk, then the next ones
+        chunk = within // ranks if name == "forward" else chunks - 1 - within // ranks
+        return Instruction(name, chunk * ranks + rank, turn * ranks + within % ranks)
+
+    total = micro_batches * chunks
+    ahead = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), total)
+    for k in range(ahead):
+        yield work("forward", k)
+    for k in range(total):
+        if k + ahead < total:
+            yield work("forward", k + ahead)
+        yield work("backward", k)
+
+
+SCHEDULES = {"naive": naive, "GPipe": gpipe, "1F1B": one_f_one_b, "interleaved": interleaved}
+
+
+class Schedule:
+    """What every rank does in one step; `schedule[rank]` is that rank's list of instructions, messages included."""
+
+    def __init__(
+        self, orders: Iterable[Iterable[Instruction]], micro_batches: int, *, chunks: int = 1, name: str = "yours"
+    ) -> None:
+        """orders: the forwards and backwards of rank 0, 1, …; what to send and receive is added here."""
+        self.name, self.micro_batches, self.chunks = name, micro_batches, chunks
+        self.orders = tuple(tuple(order) for order in orders)
+        self.ranks = len(self.orders)
+        self.stages = self.ranks * chunks
+        for rank, order in enumerate(self.orders):
+            self._complete(rank, order)
+        self.instructions = tuple(tuple(self._with_messages(order)) for order in self.orders)
+
+    def __getitem__(self, rank: int) -> tuple[Instruction, ...]:
+        return self.instructions[rank]
+
+    def __repr__(self) -> str:
+        chunks = f", {self.chunks} chunks a rank" if self.chunks > 1 else ""
+        return f"Schedule({self.name}: {self.micro_batches} micro-batches on {self.ranks} ranks{chunks})"
+
+    def simulate(self, *, forward: float = 1.0, backward: float = 1.0, link: float = 0.0) -> Timeline:
+        """When everything happens, if a rank needs `forward` and `backward` seconds for a micro-batch through all that
+        it holds (each of its chunks a part of that), and a message `link` seconds.
+
+        Raises:
+            CourseError: the ranks wait for each other and none can go on; the message says who for what.
+        """
+        for what, value in {"forward": forward, "backward": backward, "link": link}.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+                raise CourseError(f"simulate({what}={value!r}): {what} is a time in seconds, a number from 0.")
+            if what != "link" and value == 0:
+                raise CourseError(f"simulate({what}=0): work takes time; {what} is more than 0 seconds.")
+        each = {"forward": forward / self.chunks, "backward": backward / self.chunks}
+        return simulate(self.name, self.instructions, **each, link=link)
+
+    @property
+    def held(self) -> tuple[float, ...]:
+        """By rank: how many micro-batches' activations it holds at the most; a chunk of one counts as its part."""
+        return tuple(max(_held(order)) / self.chunks for order in self.orders)
+
+    def _with_messages(self, order: Sequence[Instruction]) -> Iterator[Instruction]:
+        for step in order:
+            ahead = 1 if step.name == "forward" else -1
+            what = "activations" if ahead > 0 else "gradients"
+            if 0 <= step.stage - ahead < self.stages:
+                yield Instruction("receive", step.stage, step.micro, (step.stage - ahead) % self.ranks, what)
+            yield step
+            if 0 <= step.stage + ahead < self.stages:
+                yield Instruction("send", step.stage, step.micro, (step.stage + ahead) % self.ranks, what)
+
+    def _complete(self, rank: int, order: Sequence[Instruction]) -> None:
+        """Every forward and backward that is this rank's, once, the backward after its forward."""
+        stages = range(rank, self.stages, self.ranks)
+        wanted = {(stage, micro) for stage in stages for micro in range(self.micro_batches)}
+        done: dict[str, set] = {"forward": set(), "backward": set()}
+        for step in order:
+            key = (step.stage, step.micro)
+            who = f"{self.name}, rank {rank}: {step}"
+            if step.name not in done or key not in wanted:
+                raise CourseError(f"{who} of part {step.stage} is not this rank's; it has micro-batches 0 to "
+                                  f"{self.micro_batches - 1} of part {rank}.")  # fmt: skip
+            if key in done[step.name]:
+                raise CourseError(f"{who} is there twice; every micro-batch goes once forward and once backward.")
+            if step.name == "backward" and key not in done["forward"]:
+                raise CourseError(f"{who} stands before its forward, which makes the activations that it needs.")
+            done[step.name].add(key)
+        for name, keys in done.items():
+            if lost := sorted(wanted - keys):
+                raise CourseError(f"{self.name}, rank {rank}: {name} {lost[0][1]} is missing.")
+
+
+def make(name: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> Schedule:
+    """The schedule "naive", "GPipe", "1F1B" or "interleaved"; `chunks`: how many parts of the model a rank holds.
+
+    Raises:
+        CourseError: there is no such schedule, or it cannot be made with these numbers.
+    """
+    if name not in SCHEDULES:
+        near = difflib.get_close_matches(str(name), SCHEDULES, n=1, cutoff=0.4)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(SCHEDULES)}."
+        raise CourseError(f"There is no schedule {name!r}. {hint}")
+    for what, value in {"ranks": ranks, "micro_batches": micro_batches, "chunks": chunks}.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise CourseError(f"make({name!r}, {what}={value!r}): {what} is a whole number from 1.")
+    if name != "interleaved" and chunks > 1:
+        raise CourseError(f"{name} gives each rank one part of the model; chunks={chunks} needs 'interleaved'.")
+    if name == "interleaved" and ranks == 1:
+        raise CourseError("interleaved sends micro-batches round and round through the ranks: it needs 2 or more.")
+    if name == "interleaved" and micro_batches % ranks:
+        enough = -(-micro_batches // ranks) * ranks
+        raise CourseError(f"interleaved on {ranks} ranks takes micro-batches {ranks} at a time, and {micro_batches} is "
+                          f"no multiple of {ranks}: take {enough}.")  # fmt: skip
+    orders = (SCHEDULES[name](rank, ranks, micro_batches, chunks) for rank in range(ranks))
+    return Schedule(orders, micro_batches, chunks=chunks, name=name)
+
+
+def parse(orders: Iterable[str], micro_batches: int, *, name: str = "yours") -> Schedule:
+    """A schedule of your own, a text for each rank: parse(["F0 F1 B0 B1", "F0 B0 F1 B1"], 2).
+
+    Raises:
+        CourseError: a word is not F or B and a number, or an order is not complete.
+    """
+    lists = []
+    for rank, text in enumerate(orders):
+        if not isinstance(text, str) or not all(re.fullmatch(r"[FB]\d+", word) for word in text.split()):
+            raise CourseError(f"The order of rank {rank} is {text!r}: write F and B, each with the number of its "
+                              "micro-batch, as in 'F0 F1 B0 B1'.")  # fmt: skip
+        names = {"F": "forward", "B": "backward"}
+        lists.append([Instruction(names[word[0]], rank, int(word[1:])) for word in text.split()])
+    return Schedule(lists, micro_batches, name=name)
+
+
+def bubble(ranks: int, micro_batches: int, *, chunks: int = 1) -> float:
+    """Share of a step in which a rank waits, 0 to 1, with GPipe and 1F1B, and interleaved with its chunks."""
+    return (ranks - 1) / (chunks * micro_batches + ranks - 1)
+
+
+def idle(timeline: Timeline) -> float:
+    """Share of the timeline in which ranks compute nothing, 0 to 1, the mean over ranks: a bubble as it was."""
+    return sum(timeline.idle(rank) for rank in timeline.ranks) / len(timeline.ranks)
+
+
+def _held(order: Sequence[Instruction]) -> list[int]:
+    """How many activations are held after each forward and backward."""
+    now, counts = 0, [0]
+    for step in order:
+        now += 1 if step.name == "forward" else -1
+        counts.append(now)
+    return counts

@@ -1,0 +1,82 @@
+"""Virtual cores in a real kernel: errors show the cell's line; an interrupt or a killed kernel leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import textwrap
+import time
+
+import pytest
+
+pytest.importorskip("torch_xla")
+
+from tests.kernel import Kernel, eventually, gone
+
+SETUP = textwrap.dedent("""
+    from course_utils import xla
+    def core_of():
+        import torch_xla.runtime as xr
+        return xr.global_ordinal()
+    def meet():
+        import torch_xla.core.xla_model as xm
+        return xm.all_reduce(xm.REDUCE_SUM, torch.ones(1).to(pick())).item()
+""")
+
+
+@pytest.fixture(scope="module")
+def shared_kernel():
+    kernel = Kernel()
+    kernel.run(SETUP)
+    yield kernel
+    kernel.close()
+
+
+@pytest.fixture
+def kernel(shared_kernel):
+    """A kernel whose next launch must work after whatever the test did to it."""
+    yield shared_kernel
+    shared_kernel.assert_usable("xla.launch(core_of, cores=3).results == [0, 1, 2] or 1/0")
+
+
+def test_errors_show_the_cells_line_and_none_of_our_frames(kernel) -> None:
+    code = "def train():\n    if core_of() == 1: raise ValueError('bad')\n    meet()\nxla.launch(train, cores=4)"
+    answer = kernel.run(code)
+    assert answer.error == "RankError", answer.traceback
+    assert "core 1 of 4 raised ValueError: bad" in answer.shown
+    assert re.search(r"Cell In\[\d+\], line 2, in train", answer.shown)
+    assert "course_utils/" not in answer.shown
+
+    code = "def train():\n    if core_of() != 1: meet()\nxla.launch(train, cores=4, time_limit=2)"
+    answer = kernel.run(code)
+    assert "cores 0, 2, 3 of 4 had not finished after the time limit of 2 s" in answer.shown
+    assert "cores 0, 2, 3 wait for the value of a tensor here:" in answer.shown
+    assert re.search(r"Cell In\[\d+\], line \d+, in meet", answer.shown)
+    assert "course_utils/" not in answer.shown
+
+
+@pytest.mark.parametrize("program", ["time.sleep(60)", "meet() if core_of() else time.sleep(60)", "while True: meet()"])
+def test_interrupt(kernel, program: str) -> None:
+    request = kernel.send(f"def train():\n    {program}\nxla.launch(train, cores=4)")
+    assert eventually(lambda: kernel.ranks() and kernel.ranks()[0].num_threads() > 4)
+    time.sleep(0.5)
+    process = kernel.ranks()
+    kernel.manager.interrupt_kernel()
+    answer = kernel.answer(request)
+    assert answer.error == "KeyboardInterrupt", answer.traceback
+    assert not gone(process)
+
+
+def test_restarted_in_mid_run_then_killed() -> None:
+    kernel = Kernel()
+    try:
+        for end in (kernel.restart, lambda: os.kill(kernel.process.pid, signal.SIGKILL)):
+            kernel.run(SETUP)
+            kernel.send("def train():\n    while True: meet()\nxla.launch(train, cores=4, time_limit=None)")
+            assert eventually(lambda: kernel.ranks() and kernel.ranks()[0].num_threads() > 4)
+            before = kernel.process.children(recursive=True)
+            end()
+            assert not gone(before)
+    finally:
+        kernel.close()

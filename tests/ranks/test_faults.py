@@ -1,0 +1,384 @@
+"""What can go wrong with ranks, each in a real kernel: one error in words, nothing left behind, the next launch works.
+
+No test asserts a duration: a limit here only keeps a hang from lasting. The durations are in benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+from tests.kernel import Kernel, eventually, gone
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
+
+
+@pytest.fixture(scope="module")
+def shared_kernel():
+    kernel = Kernel()
+    yield kernel
+    kernel.close()
+
+
+@pytest.fixture
+def kernel(shared_kernel):
+    """A kernel whose next launch must work after whatever the test did to it."""
+    yield shared_kernel
+    shared_kernel.assert_usable("launch(rank_of, ranks=3).results == [0, 1, 2] or 1/0")
+
+
+def alive(pids: list[int]) -> list[psutil.Process]:
+    return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+
+
+def cell(code: str) -> str:
+    return textwrap.dedent(code).strip()
+
+
+FAULTS = {
+    "raises": (
+        """
+        def train():
+            if dist.get_rank() == 2:
+                raise ValueError("bad shard")
+            dist.barrier()
+        launch(train, ranks=4)
+        """,
+        ["rank 2 of 4 raised ValueError: bad shard", r"Cell In\[\d+\], line 3, in train\s+raise ValueError"],
+    ),
+    "raises in a library": (
+        """
+        def train():
+            return torch.ones(2, 3) @ torch.ones(2, 3)
+        launch(train, ranks=2)
+        """,
+        ["raised RuntimeError", r"Cell In\[\d+\], line 2, in train", "torch.ones"],
+    ),
+    "killed": (
+        """
+        def train():
+            if dist.get_rank() == 1:
+                time.sleep(0.3)
+                os.kill(os.getpid(), signal.SIGKILL)
+            dist.all_reduce(torch.ones(1))
+        launch(train, ranks=4)
+        """,
+        [r"rank 1 of 4 was killed \(SIGKILL\)", "waits? in all_reduce", r"Cell In\[\d+\], line 5, in train"],
+    ),
+    "sys.exit": (
+        """
+        def train():
+            if dist.get_rank() == 3:
+                sys.exit(5)
+            dist.barrier()
+        launch(train, ranks=4)
+        """,
+        [r"rank 3 of 4 called sys.exit\(5\) before its function returned", r"Cell In\[\d+\], line 3"],
+    ),
+    "os._exit": (
+        """
+        def train():
+            if dist.get_rank() == 0:
+                time.sleep(0.3)
+                os._exit(0)
+            dist.barrier()
+        launch(train, ranks=4)
+        """,
+        ["rank 0 of 4 ended with exit code 0 before its function returned", "waits? in barrier",
+         r"Cell In\[\d+\], line 5"],
+    ),
+    "a collective the others skip": (
+        """
+        def train():
+            if dist.get_rank() == 3:
+                dist.all_reduce(torch.ones(1))
+        launch(train, ranks=4, time_limit=2)
+        """,
+        ["rank 3 of 4 had not finished after the time limit of 2 s", "rank 3 waits in all_reduce",
+         r"Cell In\[\d+\], line 3", "ranks 0, 1, 2 had returned"],
+    ),
+    "one never arrives": (
+        """
+        def train():
+            if dist.get_rank() == 3:
+                time.sleep(60)
+            dist.all_reduce(torch.ones(1))
+        launch(train, ranks=4, time_limit=2)
+        """,
+        ["ranks 0, 1, 2 wait in all_reduce", "rank 3 is here", r"line 3, in train\s+time.sleep\(60\)"],
+    ),
+    "stuck in C without letting go": (
+        """
+        def train():
+            if dist.get_rank() == 0:
+                import ctypes
+                while True: ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the GIL; a signal would end one sleep
+            dist.barrier()
+        launch(train, ranks=2, time_limit=2)
+        """,
+        ["rank 0 is here", r"line 4, in train", "rank 1 waits in barrier"],
+    ),
+    "prints for ever": (
+        """
+        def train():
+            while True: print("x" * 1000)
+        launch(train, ranks=2, time_limit=1)
+        """,
+        ["ranks 0, 1 of 2 had not finished after the time limit of 1 s", r"Cell In\[\d+\], line 2, in train"],
+    ),
+    "a result that cannot be pickled": (
+        """
+        def train():
+            return (i for i in range(3))
+        launch(train, ranks=2)
+        """,
+        ["returned a generator, which cannot be sent back", r"Cell In\[\d+\], line 3\s+launch\(train"],
+    ),
+    "a malformed metric": (
+        """
+        def train():
+            report(step=0, loss=torch.ones(3))
+        launch(train, ranks=2)
+        """,
+        [r"raised MetricError: loss is a Tensor of shape \(3,\)", r"Cell In\[\d+\], line 2, in train", "report"],
+    ),
+    "a metric of text": (
+        """
+        def train():
+            report(loss="low")
+        launch(train, ranks=2)
+        """,
+        ["raised MetricError: loss is 'low'"],
+    ),
+    "a nested launch": (
+        """
+        def train():
+            launch(rank_of, ranks=2)
+        launch(train, ranks=2)
+        """,
+        ["raised LaunchError: launch was called inside a rank"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_one_error_names_rank_cause_and_line(kernel, name):
+    code, patterns = FAULTS[name]
+    answer = kernel.run(cell(code))
+    assert answer.error == "RankError", answer.traceback
+    for pattern in patterns:
+        assert re.search(pattern, answer.shown), f"{pattern!r} is not in:\n{answer.shown}"
+    assert "course_utils/" not in answer.shown, "our own frames are no help to a learner"
+
+
+def test_the_first_cause_is_named_not_the_ranks_that_lost_a_peer(kernel):
+    answer = kernel.run(cell("""
+        def train():
+            if dist.get_rank() == 2:
+                time.sleep(0.2)
+                raise KeyError("first")
+            try:
+                dist.all_reduce(torch.ones(1))
+            except RuntimeError:
+                raise RuntimeError("lost a peer")
+        launch(train, ranks=4)
+    """))
+    assert "rank 2 of 4 raised KeyError" in answer.traceback
+
+
+def test_200_mb_come_back(kernel):
+    answer = kernel.run(cell("""
+        def big(): return torch.full((200_000_000 // 4,), float(dist.get_rank()))
+        run = launch(big, ranks=2)
+        print([(x.numel(), x[-1].item()) for x in run.results]); del run
+    """))
+    assert answer.text.strip() == "[(50000000, 0.0), (50000000, 1.0)]", answer.traceback
+
+
+def test_10_mb_of_prints_are_kept_but_not_all_shown(kernel):
+    answer = kernel.run(cell("""
+        def talk():
+            for _ in range(100_000): print("x" * 99)
+        run = launch(talk, ranks=2)
+        print([len(text) for text in run.output])
+    """))
+    assert answer.text.strip().endswith("[10000000, 10000000]"), answer.traceback
+    assert "lines: the rest is in run.output" in answer.text
+    assert len(answer.text) < 500_000
+
+
+def test_a_grandchild_ends_with_its_rank(kernel):
+    answer = kernel.run(cell("""
+        def leave():
+            import subprocess
+            return subprocess.Popen(["sleep", "600"]).pid
+        print(*launch(leave, ranks=2).results)
+    """))
+    pids = [int(pid) for pid in answer.text.split()]
+    assert len(pids) == 2
+    assert not gone(alive(pids))
+
+
+def test_a_grandchild_that_ignores_sigterm_ends_when_its_rank_fails(kernel):
+    answer = kernel.run(cell("""
+        def leave():
+            import subprocess
+            child = subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600"])
+            print("child", child.pid)
+            time.sleep(0.3)
+            raise ValueError
+        launch(leave, ranks=1)
+    """))
+    pid = int(re.search(r"child (\d+)", answer.text)[1])
+    assert answer.error == "RankError"
+    assert not gone(alive([pid]))
+
+
+INTERRUPTIBLE = {
+    "in mid-run": "def train():\n    time.sleep(60)\nlaunch(train, ranks=4)",
+    "in a collective": (
+        "def train():\n    if dist.get_rank(): dist.barrier()\n    else: time.sleep(60)\nlaunch(train, ranks=4)"
+    ),
+    "while ranks print": "def train():\n    while True: print('x' * 200)\nlaunch(train, ranks=4)",
+    "while ranks report": (
+        "def train():\n    while True: report(loss=1.0)\nlaunch(train, ranks=4, live=LivePlot('loss'))"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INTERRUPTIBLE)
+def test_interrupt(kernel, name):
+    request = kernel.send(INTERRUPTIBLE[name])
+    assert eventually(lambda: len(kernel.ranks()) == 4)
+    time.sleep(0.5)
+    ranks = kernel.ranks()
+    kernel.manager.interrupt_kernel()
+    answer = kernel.answer(request)
+    assert answer.error == "KeyboardInterrupt", answer.traceback
+    assert not gone(ranks)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.01, 0.02, 0.05])
+def test_interrupt_at_start_up(kernel, delay):
+    request = kernel.send("print('begun', flush=True)\nlaunch(time.sleep, 60, ranks=4)")
+    assert kernel.client.get_iopub_msg(timeout=10)["msg_type"] == "status"
+    while kernel.client.get_iopub_msg(timeout=10)["msg_type"] != "stream":
+        pass
+    time.sleep(delay)
+    kernel.manager.interrupt_kernel()
+    answer = kernel.answer(request)
+    assert answer.error == "KeyboardInterrupt", answer.traceback
+
+
+def test_interrupt_while_the_server_is_still_importing():
+    kernel = Kernel()  # its setup has just begun to warm the server up
+    try:
+        request = kernel.send("launch(time.sleep, 60, ranks=4)")
+        time.sleep(0.3)
+        kernel.manager.interrupt_kernel()
+        assert kernel.answer(request).error == "KeyboardInterrupt"
+        answer = kernel.run("print(launch(rank_of, ranks=3).results)")
+        assert answer.text.strip() == "[0, 1, 2]", answer.traceback
+        assert eventually(lambda: not kernel.ranks())
+    finally:
+        kernel.close()
+
+
+def test_the_kernel_is_restarted_in_mid_run_then_killed():
+    kernel = Kernel()
+    try:
+        kernel.send("launch(time.sleep, 600, ranks=4)")
+        assert eventually(lambda: len(kernel.ranks()) == 4)
+        before = [kernel.server(), *kernel.ranks()]
+        kernel.restart()
+        assert not gone(before)
+        assert kernel.run("print(launch(rank_of, ranks=2).results)").text.strip() == "[0, 1]"
+
+        kernel.send(cell("""
+            def train():
+                import subprocess, ctypes
+                if dist.get_rank() == 0: ctypes.PyDLL(None).sleep(600)
+                if dist.get_rank() == 1: subprocess.run(["sleep", "600"])
+                dist.barrier()
+            launch(train, ranks=4)
+        """))
+        assert eventually(lambda: len(kernel.ranks()) == 4)
+        assert eventually(lambda: [c for rank in kernel.ranks() for c in rank.children()])
+        before = kernel.process.children(recursive=True)
+        os.kill(kernel.process.pid, signal.SIGKILL)
+        assert not gone(before)
+    finally:
+        kernel.close()
+
+
+def test_nothing_listens_beyond_loopback(kernel):
+    answer = kernel.run(cell("""
+        import psutil
+        def train():
+            dist.all_reduce(torch.ones(1))
+            time.sleep(0.3)
+            dist.barrier()
+            return [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        import threading
+        seen = []
+        def look():
+            for _ in range(20):
+                time.sleep(0.02)
+                seen.extend(c.laddr.ip for c in psutil.Process().net_connections("inet")
+                            if c.status == psutil.CONN_LISTEN)
+        before = {c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN}
+        watcher = threading.Thread(target=look); watcher.start()
+        run = launch(train, ranks=3); watcher.join()
+        print(sorted({ip for result in run.results for ip in result} | set(seen) | before))
+        print(len(seen) > 0)
+    """))
+    assert answer.error is None, answer.traceback
+    addresses, any_seen = answer.text.strip().splitlines()
+    assert set(re.findall(r"[\d.:a-f]{3,}", addresses)) <= {"127.0.0.1", "::1"}, addresses
+    assert any_seen == "True", "the test looked at nothing"
+
+
+def test_several_launches_also_from_threads(kernel):
+    answer = kernel.run(cell("""
+        from concurrent.futures import ThreadPoolExecutor
+        with ThreadPoolExecutor(3) as pool:
+            runs = [pool.submit(launch, rank_of, ranks=2) for _ in range(6)]
+        print([run.result().results for run in runs])
+    """))
+    assert answer.text.strip() == str([[0, 1]] * 6), answer.traceback
+
+
+def test_launch_after_the_kernel_used_its_thread_pool(kernel):
+    answer = kernel.run(cell("""
+        big = torch.randn(600, 600); (big @ big).sum()
+        def train(): return float((torch.ones(600, 600) @ torch.ones(600, 600)).sum())
+        print(launch(train, ranks=2).results)
+    """))
+    assert answer.text.strip() == str([600.0**3] * 2), answer.traceback
+
+
+def test_dataloader_workers_and_classes_from_cells(kernel):
+    answer = kernel.run(cell("""
+        from torch.utils.data import DataLoader, Dataset
+        class Squares(Dataset):
+            def __len__(self): return 8
+            def __getitem__(self, i): return i * i
+        def train(): return sum(int(x) for x in DataLoader(Squares(), num_workers=2))
+        print(launch(train, ranks=2).results)
+    """))
+    assert answer.text.strip() == "[140, 140]", answer.traceback
+
+
+def test_a_cuda_free_run_sees_no_cuda_and_a_rank_knows_its_place(kernel):
+    answer = kernel.run(cell("""
+        def where(): return os.environ["RANK"], os.environ["WORLD_SIZE"], str(pick()), torch.get_num_threads() >= 1
+        print(launch(where, ranks=2, device="cpu").results)
+    """))
+    assert answer.text.strip() == "[('0', '2', 'cpu', True), ('1', '2', 'cpu', True)]", answer.traceback

@@ -1,0 +1,169 @@
+"""Traffic counts what is handed to the process group, by Python and by C++, and agrees with the kernel's own count."""
+
+import sys
+import time
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_utils import Traffic, launch
+
+RANKS = 4
+
+
+def each_collective():
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    shard, whole = torch.ones(10), torch.ones(10 * ranks)
+    pieces = list(torch.ones(ranks, 10))
+    with Traffic() as traffic:
+        dist.all_reduce(whole)
+        dist.all_reduce(whole, async_op=True).wait()
+        dist.all_gather(pieces, shard)
+        dist.reduce_scatter(shard, pieces)
+        dist.broadcast(whole, src=0)
+        dist.reduce(whole, dst=0)
+        dist.scatter(shard, pieces if rank == 1 else None, src=1)
+        dist.gather(shard, pieces if rank == 1 else None, dst=1)
+        dist.barrier()
+        message = dist.isend(shard, (rank + 1) % ranks)
+        dist.recv(shard, (rank - 1) % ranks)
+        message.wait()
+    dist.all_reduce(whole)  # not counted any more
+    return traffic
+
+
+def test_every_collective_is_counted():
+    results = launch(each_collective, ranks=RANKS, device="cpu", time_limit=30).results
+    for rank, traffic in enumerate(results):
+        assert traffic.calls == dict.fromkeys(traffic.calls, 1) | {"all-reduce": 2}
+        assert traffic.bytes == {"all-reduce": 320, "all-gather": 160, "reduce-scatter": 160, "broadcast": 160,
+                                 "reduce": 160, "scatter": 160, "gather": 160, "barrier": 0, "send": 40,
+                                 "recv": 40}  # fmt: skip
+        assert traffic.sent == {"all-reduce": 480, "all-gather": 120, "reduce-scatter": 120, "broadcast": 120,
+                                "reduce": 120, "scatter": 120 if rank == 1 else 0, "gather": 0 if rank == 1 else 40,
+                                "barrier": 0, "send": 40, "recv": 0}  # fmt: skip
+        assert traffic.bytes_sent == sum(traffic.sent.values())
+
+
+def by_torch():
+    """What DDP, fully_shard and parallelize_module hand over in one forward and backward."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.nn.parallel import DistributedDataParallel
+
+    warnings.simplefilter("ignore")
+    x = torch.ones(8, 16, requires_grad=True)
+
+    def model():
+        return nn.Sequential(nn.Linear(16, 32, bias=False), nn.ReLU(), nn.Linear(32, 16, bias=False))
+
+    ddp = DistributedDataParallel(model())
+    fsdp = fully_shard(model())
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    tensor_parallel = parallelize_module(model(), init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+    counted = []
+    for parallel in (ddp, fsdp, tensor_parallel):
+        with Traffic() as traffic:
+            parallel(x).sum().backward()
+        counted.append(traffic)
+    return counted
+
+
+def test_what_torch_itself_sends_is_counted():
+    for ddp, fsdp, tensor_parallel in launch(by_torch, ranks=RANKS, device="cpu", time_limit=60).results:
+        weights = 2 * 16 * 32 * 4
+        assert (ddp.calls, ddp.bytes["all-reduce"]) == ({"all-reduce": 1}, weights)
+        assert fsdp.calls.keys() == {"all-gather", "reduce-scatter"}
+        assert fsdp.bytes["reduce-scatter"] == weights
+        assert tensor_parallel.calls == {"all-reduce": 2}  # of the output forward, of x's gradient backward
+        assert tensor_parallel.bytes == {"all-reduce": 2 * 8 * 16 * 4}
+
+
+def nested():
+    x = torch.ones(1)
+    with Traffic() as outer:
+        dist.all_reduce(x)
+        with Traffic() as inner:
+            dist.all_reduce(x)
+    with pytest.raises(ZeroDivisionError), Traffic():
+        1 / 0  # noqa: B018
+    with Traffic() as after, torch.inference_mode():
+        dist.all_reduce(torch.ones(1))
+    return outer.calls["all-reduce"], inner.calls["all-reduce"], after.calls["all-reduce"]
+
+
+def test_nested_and_after_an_error():
+    assert launch(nested, ranks=2, device="cpu", time_limit=30).results == [(2, 1, 1)] * 2
+
+
+def written(size):
+    """(bytes by Traffic's count, bytes that this process gave to the kernel's sockets)."""
+    x = torch.ones(size)
+    dist.all_reduce(x)
+    dist.barrier()
+    time.sleep(0.1)  # until what was sent so far is acknowledged
+    before = _socket_bytes()
+    with Traffic() as traffic:
+        dist.all_reduce(x)
+    dist.barrier()
+    time.sleep(0.1)
+    return traffic.bytes_sent, _socket_bytes() - before
+
+
+def _socket_bytes():
+    """Bytes acknowledged over this process's TCP connections, from the kernel (tcp_info.tcpi_bytes_acked)."""
+    import os
+    import socket
+    import struct
+
+    total = 0
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            with socket.socket(fileno=os.dup(fd)) as s:
+                total += struct.unpack_from("Q", s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 120)[0]
+        except (OSError, struct.error):
+            continue
+    return total
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's count is read as Linux tells it")
+def test_an_all_reduce_sends_what_the_kernel_counts():
+    for counted, acknowledged in launch(written, 1_000_000, ranks=RANKS, device="cpu", time_limit=30).results:
+        assert counted == 6_000_000
+        assert acknowledged == pytest.approx(counted, rel=0.02)
+
+
+def cost():
+    x = torch.ones(1000)
+
+    def seconds():
+        times = []
+        for _ in range(30):
+            began = time.perf_counter()
+            dist.all_reduce(x)
+            times.append(time.perf_counter() - began)
+        return sorted(times)[15]
+
+    seconds()
+    without = seconds()
+    with Traffic():
+        return without, seconds()
+
+
+def test_counting_is_cheap():
+    without, counted = launch(cost, ranks=1, device="cpu", time_limit=30).results[0]
+    assert counted - without < 500e-6
+
+
+def test_it_reads_as_a_sentence():
+    traffic = Traffic()
+    assert repr(traffic) == "Traffic(nothing)"
+    traffic._count("all-reduce", 4000, 6000)
+    assert repr(traffic) == "Traffic(1 all-reduce, 4,000 bytes)"
+    traffic._count("all-reduce", 4000, 6000)
+    assert repr(traffic) == "Traffic(2 all-reduces, 8,000 bytes)"
+    assert "sent by a rank" in traffic._repr_html_()
