@@ -17,8 +17,9 @@ from ..ground.errors import CourseError, LaunchError
 from ..live.plot import LivePlot
 from ..machine.limits import ROOT, usable_cores
 from ..machine.probe import tpu_chips
-from ..ranks.arguments import check_call, packed
+from ..ranks.arguments import check_call, folder
 from ..ranks.carry_out import carry_out, cells
+from ..ranks.payload import packed
 from ..ranks.run import Run
 from ..ranks.session import Task
 from . import core
@@ -90,7 +91,7 @@ def launch(
         payload=packed(function, args, kwargs),
         cells=cells(),
         env=dict(os.environ) | {"COURSE_DEVICE": "xla"} | (_virtual(count) if device == "CPU" else {}),
-        cwd=os.getcwd(),
+        cwd=folder(),
         device="xla",
         backend=backend,
         threads=max(1, int(usable_cores())),

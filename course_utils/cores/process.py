@@ -103,6 +103,9 @@ class Cores(Ranks):
         }
         return {core: stacks[thread] for core, (_, thread) in asked.items() if thread in stacks}
 
+    def _pid(self, rank: int) -> int:
+        return self._at[rank][0] if rank in self._at else self.processes[0].pid
+
     def _ask(self, processes: set[int]) -> str:
         for pid in processes:
             with contextlib.suppress(ProcessLookupError):

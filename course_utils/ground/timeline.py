@@ -83,6 +83,28 @@ class Timeline:
         inside = (s for s in self.spans if s.end > start and s.start < end)
         return Timeline((replace(s, start=max(s.start, start), end=min(s.end, end)) for s in inside), title=self.title)
 
+    def flat(self) -> Timeline:
+        """The same timeline where no two spans of a lane overlap: what goes on inside a span is cut out of it.
+
+        For work that waits for what it calls, as a forward on a CPU for the all-gather in it: each then has its own
+        time. On an accelerator they run side by side: give the inner one a lane of its own instead.
+        """
+        pieces = []
+        for s in self.spans:
+            at = s.start
+            for inner in self._inside(s):
+                if inner.start > at:
+                    pieces.append(replace(s, start=at, end=inner.start))
+                at = max(at, inner.end)
+            if at < s.end:
+                pieces.append(replace(s, start=at))
+        return Timeline(pieces, title=self.title)
+
+    def _inside(self, s: Span) -> list[Span]:
+        """Spans of the same rank and lane that lie inside `s`, by start."""
+        return [o for o in self.spans if o is not s and (o.rank, o.lane) == (s.rank, s.lane) and s.start <= o.start
+                and o.end <= s.end and o.seconds < s.seconds]  # fmt: skip
+
     def total(self, name: str | None = None, rank: int | None = None, lane: str | None = None) -> float:
         """Seconds summed over the spans of this name or role ("forward", "all-reduce", "communication")."""
         return sum(

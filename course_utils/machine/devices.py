@@ -56,20 +56,31 @@ def discover(*, root: Path = ROOT) -> Machine:
         memory_available=available_memory(root=root),
         devices=(Device("cpu", "cpu", probe.cpu_title(root), memory, current=not found), *found),
         backends=probe.backends({device.kind for device in found}, xla),
+        library=probe.library(found[0].kind if found else "cpu"),
         xla=xla,
         tpu=probe.tpu_chips(root),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def pick(want: str | int | torch.device | None = None) -> torch.device:
+def pick(want: str | int | torch.device | None = None, *, ranks: int | None = None) -> torch.device:
     """The device asked for, or the best one here; inside a rank, the rank's own.
 
     None: the accelerator where there is one, else the CPU. A rank whose machine has fewer accelerators than ranks
     computes on the CPU, as all its peers do. An index counts accelerators. `DeviceError` where there is no such device.
+
+    ranks: the kind of device that `launch(…, ranks=ranks)` runs on, accelerators where each rank gets its own, else
+    the CPU. What is compared with those ranks, a baseline in the notebook or on one rank, goes there, too.
     """
     import torch
 
+    if ranks is not None:
+        if want is not None:
+            raise DeviceError(f"pick({want!r}, ranks={ranks!r}): ask for a device, or for that of so many ranks.")
+        if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+            raise DeviceError(f"pick(ranks={ranks!r}): give the number of ranks, a whole number from 1.")
+        kind, count = ranks_accelerator()
+        return torch.device(os.environ.get("COURSE_DEVICE") or (kind if kind and count >= ranks else "cpu"))
     if want is None:
         return _best()
     if isinstance(want, bool) or not isinstance(want, (str, int, torch.device)):
@@ -86,6 +97,16 @@ def pick(want: str | int | torch.device | None = None) -> torch.device:
     if device.type == "meta" or (device.type == "cpu" and not device.index):
         return torch.device(device.type)
     return _present(device, want)
+
+
+def ranks_accelerator() -> tuple[str | None, int]:
+    """(kind, how many) of the accelerators that ranks can have one each of; (None, 0) where there are none."""
+    import torch
+
+    here = torch.accelerator.current_accelerator(check_available=True)
+    if here is None or here.type == "mps":  # which has no collectives between processes
+        return None, 0
+    return here.type, torch.accelerator.device_count()
 
 
 def _best() -> torch.device:

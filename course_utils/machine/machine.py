@@ -10,8 +10,6 @@ from . import card
 from .card import Row
 from .probe import Device
 
-LIBRARY = {"cuda": "nccl", "xpu": "xccl"}  # the library of the collectives between ranks that have an accelerator each
-
 
 @dataclass(frozen=True)
 class Machine:
@@ -28,6 +26,7 @@ class Machine:
     memory_available: int  # of `memory`, now
     devices: tuple[Device, ...]  # the CPU first
     backends: tuple[str, ...]  # of torch.distributed: those that can run here
+    library: str = "gloo"  # the backend between ranks that have an accelerator each
     xla: str | None = None  # the installed way to XLA: "torch_xla 2.9.0", "torch_tpu 0.2"
     tpu: str | None = None  # the chips found: "TPU v5e, 8 chips"
     notes: tuple[str, ...] = ()  # why something that seems to be there cannot be used
@@ -43,14 +42,19 @@ class Machine:
             return self.accelerators[0].kind
         return "tpu" if self.tpu and self.xla else None
 
+    @property
+    def gpus_for_ranks(self) -> int:
+        """Accelerators that ranks can have one each of; MPS has no collectives between processes."""
+        return sum(device.kind != "mps" for device in self.accelerators)
+
     def runs(self, ranks: int) -> str:
         """How `ranks` ranks run here: "4 ranks share 2 CPU cores; gloo", "4 ranks on 4 GPUs; nccl"."""
-        who, gpus = f"{ranks} rank{'s' * (ranks != 1)}", len(self.accelerators)
+        who, gpus = f"{ranks} rank{'s' * (ranks != 1)}", self.gpus_for_ranks
         if gpus >= ranks:
-            library = LIBRARY.get(self.accelerators[0].kind, "gloo")
-            return f"{who} on {ranks} GPU{'s' * (ranks != 1)}; {library if library in self.backends else 'gloo'}"
+            return f"{who} on {ranks} GPU{'s' * (ranks != 1)}; {self.library}"
         cores = f"{self.cores:g} CPU core{'s' * (self.cores != 1)}"
         why = f" ({gpus} GPU{'s are' if gpus > 1 else ' is'} too few)" if gpus else ""
+        why = why or " (MPS has no collectives between processes)" * bool(self.accelerators)
         return f"{who} {'on' if ranks <= max(1, self.cores) else 'share'} {cores}{why}; gloo"
 
     def __repr__(self) -> str:
@@ -108,7 +112,7 @@ def _xla(machine: Machine) -> Row:
 
 
 def _ranks(machine: Machine) -> Row:
-    gpus = len(machine.accelerators)
+    gpus = machine.gpus_for_ranks
     ranks = gpus if gpus > 1 else 4
     sentence = machine.runs(ranks)
     own = ranks <= max(gpus, machine.cores)

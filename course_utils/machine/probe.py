@@ -133,3 +133,16 @@ def backends(kinds: set[str], xla: str | None) -> tuple[str, ...]:
         "xla": bool(xla and xla.startswith("torch_xla")),
     }
     return tuple(name for name, there in can.items() if there)
+
+
+def library(kind: str) -> str:
+    """The backend of the collectives between ranks that have a device of this kind each."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return "none"
+    try:
+        name = dist.get_default_backend_for_device(kind)
+    except ValueError:
+        return "gloo"
+    return name if dist.is_backend_available(name) else "gloo"

@@ -12,7 +12,8 @@ from .matmul import matmul
 from .picture import Picture
 from .pipeline_chart import pipelines
 from .player import player
+from .shares import shares
 from .tables import bars, table
 
 __all__ = ["Picture", "bars", "collective", "curves_png", "curves_svg", "explorer", "gantt", "matmul", "pipelines",
-           "player", "table"]  # fmt: skip
+           "player", "shares", "table"]  # fmt: skip

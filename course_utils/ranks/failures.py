@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from ..ground.cells import Frame, cell_name, own_frames, place
@@ -59,18 +60,29 @@ def doing(frames: list[Frame]) -> str:
     return "is"
 
 
-def whereabouts(stacks: dict[int, list[Frame]], unit: str) -> list[str]:
-    """One paragraph for each place at which ranks are: `ranks 0, 1, 2 wait in all_reduce` + the cell's line."""
+def whereabouts(stacks: dict[int, list[Frame]], unit: str, silent: Callable[[int], str]) -> list[str]:
+    """One paragraph for each place at which ranks are: `ranks 0, 1, 2 wait in all_reduce` + the cell's line.
+
+    silent: what to say of a rank that gave no frames, because it is stopped, or never came to answer.
+    """
     groups: dict[tuple[str, Frame | None], list[int]] = {}
+    lines = [f"{unit} {rank} {silent(rank)}" for rank, frames in sorted(stacks.items()) if not frames]
     for rank, frames in sorted(stacks.items()):
+        if not frames:
+            continue
         own = own_frames(frames)
         groups.setdefault((doing(frames), own[0] if own else None), []).append(rank)
-    lines = []
     for (what, frame), ranks in groups.items():
         if len(ranks) > 1:
             what = what.replace("waits", "wait").replace("is", "are")
         lines.append(f"{listed(ranks, unit)} {what} here:" + (f"\n{place(frame)}" if frame else " (no line known)"))
     return lines
+
+
+def keeps_waiting(stacks: dict[int, list[Frame]]) -> int | None:
+    """The one rank that does not wait while all others wait in a collective; None where it is not so."""
+    others = [rank for rank, frames in stacks.items() if not doing(frames).startswith("waits")]
+    return others[0] if len(others) == 1 < len(stacks) else None
 
 
 def listed(ranks: list[int], unit: str) -> str:

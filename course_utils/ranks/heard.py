@@ -133,19 +133,25 @@ class Heard:
         stacks = {r: [frame[:3] for frame in reversed(frames)] for _, r, _, _, frames, _ in self.errors}
         self.take(processes.drain())
         stacks |= processes.where(self._unfinished(*dead, *stacks))
-        others = failures.whereabouts(stacks, self.run.unit)
+        others = failures.whereabouts(stacks, self.run.unit, processes.silent)
         message = "\n".join([text, *(f"meanwhile {line}" for line in others)])
         return Message(rank if dead else None, cause, message)
 
     def _too_late(self, time_limit: float, processes: Ranks, out_of_memory: bool) -> Message:
         late = self._unfinished()
         self.take(processes.drain())
-        stacks = failures.whereabouts(processes.where(late), self.run.unit)
+        found = processes.where(late)
+        stacks = failures.whereabouts(found, self.run.unit, processes.silent)
+        culprit = late[0] if len(late) == 1 else failures.keeps_waiting(found)
         who = f"{failures.listed(late, self.run.unit)} of {self.run.ranks}"
         text = [f"{who} had not finished after the time limit of {time_limit:g} s"]
         text += stacks
         if self.done:
             returned = failures.listed(sorted(self.done), self.run.unit)
             text.append(f"{returned} had returned: a collective needs every {self.run.unit}.")
+        if culprit is not None and len(late) > 1:
+            waiting = [rank for rank in late if rank != culprit]
+            verb = "wait" if len(waiting) > 1 else "waits"
+            text.append(f"{failures.listed(waiting, self.run.unit)} {verb} for {self.run.unit} {culprit}.")
         text.append("If the work is only slow, pass a larger time_limit (seconds), or None.")
-        return Message(late[0] if len(late) == 1 else None, "TimeLimit", "\n".join(text), "\n".join(stacks))
+        return Message(culprit, "TimeLimit", "\n".join(text), "\n".join(stacks))

@@ -8,21 +8,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..live.plot import LivePlot
-from .arguments import check_arguments, packed
+from .arguments import check_call, check_ranks, folder
 from .carry_out import carry_out, cells
+from .payload import packed
+from .placement import place
 from .processes import Ranks
 from .run import Run
 from .session import Task
+
+if TYPE_CHECKING:
+    import torch
 
 
 def launch(
     function: Callable,
     *args: Any,
     ranks: int | None = None,
-    device: str | None = None,
+    device: str | torch.device | None = None,
     backend: str | None = None,
     live: LivePlot | None = None,
     time_limit: float | None = 300.0,
@@ -38,8 +43,10 @@ def launch(
     Args:
         function: any function, closure or class, defined in a cell or a module; it travels by value.
         ranks: how many processes; by default one an accelerator where there are two or more, else 4.
-        device: "cpu", "cuda", "xpu"; by default the accelerators where each rank gets its own, else the CPU.
-        backend: "gloo", "nccl", …; by default the one of the device, and gloo where ranks share a GPU.
+        device: "cpu", "cuda", "xpu", or `pick(ranks=…)`, for a baseline on the same kind of device as other ranks;
+            by default the accelerators where each rank gets its own, else the CPU.
+        backend: any that torch has; by default the one of the device, and gloo where ranks share a CUDA GPU
+            (gloo's collectives take its tensors, its send and recv do not).
         live: a `LivePlot` to draw what ranks `report()` while they run.
         time_limit: seconds until everything is ended and the ranks that did not finish are named; None: no limit.
         show: print what ranks print, each line with its rank.
@@ -52,18 +59,15 @@ def launch(
         LaunchError, DeviceError: nothing was started; the message says what to change.
         RankError: a rank raised, died or never finished; all others were ended.
     """
-    placement = check_arguments(
-        function, ranks=ranks, device=device, backend=backend, live=live, time_limit=time_limit, init_group=init_group
-    )
+    check_call(function, live=live, time_limit=time_limit)
+    placement = place(check_ranks(ranks), device, backend, init_group=init_group)
     payload = packed(function, args, kwargs)
-    if placement.note:
-        print(placement.note)
     store = _open_store()
     task = Task(
         payload=payload,
         cells=cells(),
         env=dict(os.environ) | placement.env | {"MASTER_PORT": str(store.port)},
-        cwd=os.getcwd(),
+        cwd=folder(),
         device=placement.device,
         backend=placement.backend,
         threads=placement.threads,

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
+import psutil
+
 from ..ground.errors import LaunchError
 from . import failures
 from . import rank as inside
@@ -162,6 +164,20 @@ class Ranks:
             if all(STACK in data for data in text.values()):
                 deadline = min(deadline, time.monotonic() + ANSWER / 5)  # the last lines of the longest stack
         return {rank: frames(data.decode(errors="replace")) for rank, data in text.items()}
+
+    def silent(self, rank: int) -> str:
+        """What to say of a living rank that did not answer."""
+        pid = self._pid(rank)
+        try:
+            stopped = psutil.Process(pid).status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            stopped = False
+        if stopped:
+            return f"does not answer: its process is stopped (SIGSTOP); `kill -CONT {pid}` in a terminal lets it go on"
+        return "does not answer"
+
+    def _pid(self, rank: int) -> int:
+        return self.processes[rank].pid
 
     def release(self) -> None:
         """Let ranks that have finished leave."""

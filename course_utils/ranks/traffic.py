@@ -44,6 +44,7 @@ class Traffic:
         calls: how many, by name: "all-reduce", "all-gather", "reduce-scatter", "send", "recv", …
         bytes: of the whole tensor that a collective is about, as counted: for n ranks with a shard of S bytes each,
             an all-gather or reduce-scatter counts n S; an all-reduce, a broadcast, a send the tensor itself.
+        order: (name, bytes) of each, in the order of the calls.
         sent: bytes that this rank must send for it, of the n ranks of the group: all-reduce 2 (n-1)/n of `bytes` as a
             ring sends it, all-gather, reduce-scatter and all-to-all (n-1)/n, send all of it, recv and barrier nothing.
             Broadcast and reduce count as (n-1)/n on every rank: who forwards them is the backend's choice.
@@ -53,6 +54,7 @@ class Traffic:
         self.calls: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
+        self.order: list[tuple[str, int]] = []
 
     @property
     def bytes_sent(self) -> int:
@@ -86,6 +88,7 @@ class Traffic:
         self.calls[name] += 1
         self.bytes[name] += payload
         self.sent[name] += sent
+        self.order.append((name, payload))
 
 
 _open: list[Traffic] = []

@@ -332,7 +332,7 @@ import multiprocessing as mp, os
 from course_utils import xla
 from course_utils.cores import core
 from course_utils.ranks import session
-from course_utils.ranks.arguments import packed
+from course_utils.ranks.payload import packed
 def work():
     import torch_xla.runtime as xr
     print("hello")

@@ -102,7 +102,7 @@ def test_mps(monkeypatch):
     assert machine.devices[1].name == "mps"
     assert machine.devices[1].title.endswith(" GPU")
     assert pick() == pick("mps") == torch.device("mps", 0)
-    assert machine.runs(4).endswith("(1 GPU is too few); gloo")
+    assert machine.runs(4).endswith("(MPS has no collectives between processes); gloo")
 
 
 def test_xpu(gpus):

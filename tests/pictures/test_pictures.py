@@ -292,3 +292,12 @@ def test_table_reads_as_text_too():
     assert repr(picture) == (
         "T\nprecision  images  accuracy\nfp32        1,437     0.971\n<b>            20       0.5"
     )
+
+
+def test_shares_fill_what_a_rank_has_and_say_it():
+    picture = pictures.shares({"no shuffling": [[0, 2], [1, 3]], "all": [range(4), []]}, of=4, columns=2)
+    assert picture.html.count("background:") == 2 + 2 + 4
+    assert "no shuffling: rank 0 has 0, 2; rank 1 has 1, 3. all: rank 0 has all; rank 1 has none." in picture.alt
+    assert "repeat(2," in picture.html
+    with pytest.raises(CourseError, match=r"rank 1 has part 9, and there are 0 to 3"):
+        pictures.shares({"wrong": [[0], [9]]}, of=4)

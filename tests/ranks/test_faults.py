@@ -112,7 +112,18 @@ FAULTS = {
             dist.all_reduce(torch.ones(1))
         launch(train, ranks=4, time_limit=2)
         """,
-        ["ranks 0, 1, 2 wait in all_reduce", "rank 3 is here", r"line 3, in train\s+time.sleep\(60\)"],
+        ["ranks 0, 1, 2 wait in all_reduce", "rank 3 is here", r"line 3, in train\s+time.sleep\(60\)",
+         "ranks 0, 1, 2 wait for rank 3"],
+    ),
+    "one is stopped": (
+        """
+        def train():
+            if dist.get_rank() == 1: os.kill(os.getpid(), signal.SIGSTOP)
+            dist.all_reduce(torch.ones(1))
+        launch(train, ranks=3, time_limit=2)
+        """,
+        [r"rank 1 does not answer: its process is stopped \(SIGSTOP\); `kill -CONT \d+`",
+         "ranks 0, 2 wait in all_reduce", "ranks 0, 2 wait for rank 1"],
     ),
     "stuck in C without letting go": (
         """
@@ -176,6 +187,19 @@ def test_one_error_names_rank_cause_and_line(kernel, name):
     for pattern in patterns:
         assert re.search(pattern, answer.shown), f"{pattern!r} is not in:\n{answer.shown}"
     assert "course_utils/" not in answer.shown, "our own frames are no help to a learner"
+
+
+def test_the_notebooks_folder_is_gone(kernel):
+    answer = kernel.run(cell("""
+        import tempfile
+        here = os.getcwd()
+        with tempfile.TemporaryDirectory() as gone: os.chdir(gone)
+        try: launch(rank_of, ranks=2)
+        finally: os.chdir(here)
+    """))
+    assert answer.error == "LaunchError", answer.traceback
+    assert "the folder that this notebook works in is gone" in answer.shown
+    assert kernel.run("launch(rank_of, ranks=2).results").error is None
 
 
 def test_the_first_cause_is_named_not_the_ranks_that_lost_a_peer(kernel):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from course_utils import LaunchError, MetricError, RankError, launch, pick, report, span
 from course_utils.machine.limits import usable_cores
-from course_utils.ranks.arguments import DEFAULT_RANKS
+from course_utils.ranks.placement import DEFAULT_RANKS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
 

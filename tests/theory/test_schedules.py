@@ -9,7 +9,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn.functional import cross_entropy
 
 from course_utils import CourseError, launch, pictures
-from course_utils.lessons import models, pipeline
+from course_utils.lessons import memory, models, pipeline
 from course_utils.theory.schedules import bubble, idle, make, parse
 
 PLAIN = [("naive", 1), ("GPipe", 1), ("1F1B", 1)]
@@ -160,7 +160,7 @@ def step(schedule, x, y):
     model = models.GPT(20, layers=8, width=16, heads=2, context=8)
     parts = pipeline.split(model, schedule.stages)
     mine = {i: parts[i] for i in range(dist.get_rank(), schedule.stages, schedule.ranks)}
-    with pipeline.Held(*mine.values()) as held:
+    with memory.Kept() as held:
         losses = pipeline.execute(schedule, mine, x, y, width=16, pace=(0.0, 0.0))
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return losses, gradients, held.most, held.now
