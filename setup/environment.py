@@ -115,26 +115,24 @@ class Environment:
         remove(self.stamp)
         remove(self.failed)
         command = [self.python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-compile"]
-        command += ["--progress-bar", "off", "--log", self.log, "-r", self.requirements, "-e", ".", *options]
+        command += ["--progress-bar", "off", "-r", self.requirements, "-e", ".", *options]
         tmp = os.path.join(self.folder, "tmp")
-        code, words, progress = pip.run(command, tmp, report, cwd=ROOT, pass_fds=[lock.fileno()])
+        code, said, progress = pip.run(command, tmp, self.log, report, cwd=ROOT, pass_fds=[lock.fileno()])
         if code:
-            tell("\n".join(f"    pip: {line}" for line in words))
-            why, lasting = self.reason()
+            tell("\n".join(f"    pip: {line}" for line in pip.last_words(said)))
+            why, lasting = self.reason("\n".join(said))
             raise Cannot(f"{why} pip's last words are above, all of them in {self.log}.", lasting)
         write(self.stamp, mark)
         took = time.time() - progress.began
         tell(f"{self.name} is ready after {took:.0f} s, {progress.fetched():.0f} MB fetched.")
 
-    def reason(self) -> "tuple[str, bool]":
-        """Why pip failed, in a sentence, from its log, and whether it would again."""
-        log = read(self.log) or ""
-        log = log[log.rfind("Using pip"):]  # pip appends: only the last run counts
-        if "No space left on device" in log or "Disk quota exceeded" in log:
+    def reason(self, said: str) -> "tuple[str, bool]":
+        """Why pip failed, in a sentence, from what it said, and whether it would again."""
+        if "No space left on device" in said or "Disk quota exceeded" in said:
             return f"The disk is full. Make room in {ROOT}, then try again.", False
-        if "connection broken by" in log or "Read timed out" in log or "ProxyError" in log or "SSLError" in log:
+        if "connection broken by" in said or "Read timed out" in said or "ProxyError" in said or "SSLError" in said:
             return "The packages could not be downloaded. Check the network (or proxy), then try again.", False
-        if "No matching distribution found" in log:
+        if "No matching distribution found" in said:
             python = say(version(self.python))
             return f"A package has no build for this machine ({platform.platform()}, Python {python}).", True
         return "The packages could not be installed.", True
