@@ -120,7 +120,7 @@ class Environment:
         code, said, progress = pip.run(command, tmp, self.log, report, cwd=ROOT, pass_fds=[lock.fileno()])
         if code:
             tell("\n".join(f"    pip: {line}" for line in pip.last_words(said)))
-            why, lasting = self.reason("\n".join(said))
+            why, lasting = self.reason(said)
             raise Cannot(f"{why} pip's last words are above, all of them in {self.log}.", lasting)
         write(self.stamp, mark)
         took = time.time() - progress.began

@@ -1,11 +1,10 @@
 """pip at work: its words go to its log, and what it is doing, how far and how long is said in a line now and then."""
 
+import contextlib
 import glob
 import os
-import queue
 import re
 import subprocess
-import threading
 import time
 from urllib.parse import unquote
 
@@ -59,45 +58,37 @@ def title(file: str) -> str:
     return re.sub(r"\.tar\.gz$|\.zip$", "", " ".join(file.split("-")[:2]))
 
 
-def run(command: "list[str]", tmp: str, log: str, report: object, **how: object) -> "tuple[int, list[str], Progress]":
-    """pip's exit status, what it said, and how far it came; `report(progress, new)` at least every second."""
+def run(command: "list[str]", tmp: str, log: str, report: object, **how: object) -> "tuple[int, str, Progress]":
+    """pip's exit status, what it said, and how far it came; `report(progress, new)` several times a second.
+
+    Not with pip's own --log: that is tens of thousands of lines, and a tenth of pip's time.
+    """
     remove(tmp)  # of a pip that was killed
     os.makedirs(tmp)
-    progress, said, lines = Progress(tmp), [], queue.Queue()
+    progress, said, shown, code = Progress(tmp), "", 0.0, None
     surroundings = {**os.environ, "TMPDIR": tmp}  # the disk that has room, and where the next try finds leftovers
-    pip = start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=surroundings, **how)
-    threading.Thread(target=pump, args=(pip.stdout, log, lines), daemon=True).start()
-    shown, line = 0.0, ""
-    try:
-        while line is not None:
-            new = progress.hear(line) or time.time() - shown > SILENCE
-            report(progress, new)
-            shown = time.time() if new else shown
-            said.append(line)
-            try:
-                line = lines.get(timeout=1)
-            except queue.Empty:
-                line = ""
-        return pip.wait(), said, progress
-    finally:
-        stop(pip)
-        remove(tmp)
+    with open(log, "w") as ears, open(log, errors="replace") as eyes:
+        pip = start(command, stdout=ears, stderr=subprocess.STDOUT, env=surroundings, **how)
+        try:
+            while code is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = pip.wait(timeout=0.3)
+                heard = said.rfind("\n") + 1
+                said += eyes.read()
+                new = [line for line in said[heard : said.rfind("\n") + 1].splitlines() if progress.hear(line)]
+                late = time.time() - shown > SILENCE
+                report(progress, bool(new) or late)
+                shown = time.time() if new or late else shown
+            return code, said, progress
+        finally:
+            stop(pip)
+            remove(tmp)
 
 
-def pump(stream: object, log: str, lines: queue.Queue) -> None:
-    """Not with pip's own --log: tens of thousands of lines, and a tenth of its time."""
-    with open(log, "wb") as file:
-        for line in stream:
-            file.write(line)
-            file.flush()
-            lines.put(line.decode(errors="replace").rstrip())
-    lines.put(None)
-
-
-def last_words(said: "list[str]") -> "list[str]":
+def last_words(said: str) -> "list[str]":
     """The lines that say why: those marked as errors, and else the last ones."""
-    said = [line for line in said if line.strip()]
-    return [line for line in said if re.search(r"\berror\b", line, re.IGNORECASE)][-6:] or said[-6:]
+    lines = [line for line in said.splitlines() if line.strip()]
+    return [line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)][-6:] or lines[-6:]
 
 
 def repair(folders: "list[str]") -> None:
