@@ -99,7 +99,7 @@ def build_course() -> None:
     if not COURSE.ready():
         if platform.system() == "Darwin" and platform.machine() == "x86_64":
             raise Cannot("PyTorch has no build for an Intel Python on macOS; Apple silicon needs an arm64 Python.")
-        with COURSE.lock("this one waits for it") as lock:
+        with COURSE.lock(behind=False) as lock:
             if not COURSE.ready():
                 show = lambda progress, new: tell(f"{COURSE.name}: {progress}") if new else None  # noqa: E731
                 COURSE.build(find_python, True, [], show, lock)
@@ -120,7 +120,7 @@ def build_xla(behind: bool) -> None:
         if new and not behind:
             tell(f"{XLA.name}: {progress}")
 
-    with XLA.lock("JupyterLab does not wait" if behind else "this one waits for it") as lock:
+    with XLA.lock(behind) as lock:
         if XLA.ready():
             return
         mark, _, why = (read(XLA.failed) or "").partition("\n")

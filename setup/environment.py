@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import hashlib
+import itertools
 import os
 import platform
 import shutil
@@ -50,27 +51,31 @@ class Environment:
         return read(self.stamp) == self.fingerprint() and version(self.python) is not None
 
     @contextlib.contextmanager
-    def lock(self, meanwhile: str) -> "object":
+    def lock(self, behind: bool) -> "object":
         """Two builds never meet. pip holds the lock too: one that outlives its build keeps the next one waiting."""
         import fcntl  # not on Windows
 
         path = os.path.join(ROOT, ".venv", f"lock{self.name}")  # clearing .venv leaves it alone
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                tell(f"Another make is building {self.name}; {meanwhile}.")
-                fcntl.flock(file, fcntl.LOCK_EX)
-            except OSError:
-                pass  # a disk that knows no locks
+            for halves in itertools.count():
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if halves % (2 * pip.SILENCE) == 0 and not (behind and halves):
+                        waits = "JupyterLab does not wait" if behind else f"this one waits for it, {halves / 2:.0f} s"
+                        tell(f"Another make is building {self.name}; {waits}.")
+                    time.sleep(0.5)
+                except OSError:
+                    break  # a disk that knows no locks
             yield file
 
     def build(self, find: object, gpu: bool, extra: "list[str]", report: object, lock: object) -> None:
         """Everything up to the stamp. `find()` names a Python, `gpu`: is one of use here, `extra`: more to install."""
         options, which = torch_build.choose(gpu)
         if self.fits():
-            tell(f"Going on with {self.name}{self.about}: {which}.")
+            tell(f"Going on with {self.name}: {which}.")
             pip.repair(self.packages())
         else:
             self.create(find(), which, bool(options), lock)

@@ -122,7 +122,7 @@ def test_two_builds_never_meet(house: Path, lab: Callable) -> None:
 def test_make_test_waits(house: Path, lab: Callable) -> None:
     lab(TAKES="2")
     wait_for((house / ".venv/xla-build").exists)
-    assert build(house) == (0, "Another make is building .venv-xla; this one waits for it.\n")
+    assert build(house) == (0, "Another make is building .venv-xla; this one waits for it, 0 s.\n")
     assert kernel(house) == THERE
 
 
