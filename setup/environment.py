@@ -51,7 +51,7 @@ class Environment:
         return read(self.stamp) == self.fingerprint() and version(self.python) is not None
 
     @contextlib.contextmanager
-    def lock(self, behind: bool) -> "object":
+    def lock(self, behind: bool) -> object:
         """Two builds never meet. pip holds the lock too: one that outlives its build keeps the next one waiting."""
         import fcntl  # not on Windows
 
@@ -143,7 +143,7 @@ class Environment:
         return "The packages could not be installed.", True
 
     @contextlib.contextmanager
-    def compiling(self) -> "object":
+    def compiling(self) -> object:
         """Byte code, meanwhile. pip would make it on one core and before anybody may start, imports when it is late."""
         mark = read(self.stamp)
         if mark is None or mark == read(self.compiled):
