@@ -1,31 +1,34 @@
 # One command to learn, one to test. Needs only make and Python 3.11 to 3.14; everything else goes into .venv, and, for
-# notebooks 12 to 14, into .venv-xla.
+# the TPU and Lightning notebooks, into .venv-xla.
 # LAB_FLAGS adds options to JupyterLab, e.g. make lab LAB_FLAGS="--no-browser --port 9000".
 
 BIN := .venv/bin
 XLA_BIN := .venv-xla/bin
-ON_XLA := $(wildcard notebooks/1[234]_*.ipynb)
+# The notebooks that name the kernel xla.
+ON_XLA := $(shell grep -l '"name": "xla"' notebooks/*.ipynb)
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 # JupyterLab refuses to run as root unless told; in a container one often is, and it listens on loopback only.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab test test-xla env clean
+.PHONY: help lab test test-xla env course clean
 
 help:
-	@echo "make lab     open the course in JupyterLab (the first time: builds .venv and .venv-xla, some minutes)"
+	@echo "make lab     open the course in JupyterLab (the first time: builds .venv before, and .venv-xla behind it)"
 	@echo "make test    ruff, the tests, and every notebook from top to bottom"
 	@echo "make test-xla  the part of it that .venv-xla runs"
 	@echo "make env     only build .venv and .venv-xla"
 	@echo "make clean   remove both and caches"
 	@echo
-	@echo "While they are built:  CPU=1  PyTorch's small CPU build, where there is no NVIDIA GPU"
+	@echo "While they are built:  CPU=1  PyTorch's CPU build, also with an NVIDIA driver; CPU=0  the one that pip chooses"
+	@echo "                       TORCH_CPU_INDEX=URL  a mirror of the index that CPU builds come from"
 	@echo "                       PYTHON=/path/to/python3.12  another Python than the first that fits"
-	@echo "At any time:           XLA=0  leave out .venv-xla, which only notebooks 12 to 14 need"
+	@echo "At any time:           XLA=0  leave out .venv-xla, which only the TPU and Lightning notebooks need"
 
 # Trusted, because JupyterLab hides drawings and players of notebooks that it does not know until they are run.
-lab: env
+# With exec, make is the parent of what becomes JupyterLab: neither it nor the build behind it outlives make.
+lab: course
 	@$(BIN)/jupyter-trust notebooks/*.ipynb >/dev/null
-	@$(BIN)/python -m jupyterlab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" \
+	@exec $(BIN)/python setup_env.py lab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(AS_ROOT) $(LAB_FLAGS)
 
 test: env
@@ -34,7 +37,7 @@ test: env
 	$(BIN)/python -m pytest tests
 	$(BIN)/python -m pytest $(NBVAL) $(filter-out $(ON_XLA),$(wildcard notebooks/*.ipynb))
 	@if [ -e .venv-xla/ready ] && [ "$(XLA)" != 0 ]; then $(MAKE) --no-print-directory test-xla; \
-		else echo "Left out: notebooks 12 to 14 and the tests of what they use, which need .venv-xla."; fi
+		else echo "Left out: the TPU and Lightning notebooks and the tests of what they use, which need .venv-xla."; fi
 
 # The tests that leave themselves out where torch_xla or Lightning is missing, and launch with this environment's torch.
 test-xla:
@@ -43,9 +46,9 @@ test-xla:
 	$(XLA_BIN)/python -m pytest $(NBVAL) $(ON_XLA)
 
 # Done in a moment when all is up to date. Any Python 3 can say what is missing; setup_env.py finds one that fits.
-env:
+env course:
 	@for python in "$(PYTHON)" python3 python3.13 python3.12 python3.11 python3.14; do \
-		if "$$python" -c "" 2>/dev/null; then exec "$$python" setup_env.py; fi; \
+		if "$$python" -c "" 2>/dev/null; then exec "$$python" setup_env.py $(filter course,$@); fi; \
 	done; \
 	echo "There is no python3 here. Install Python 3.11 to 3.14 (python.org, brew, apt) and run make again." >&2; exit 1
 

@@ -1,156 +1,137 @@
-"""Builds .venv, the course's environment, and .venv-xla for notebooks 12 to 14, or says in words why it cannot.
+"""Builds .venv, the course's environment, and .venv-xla for the TPU and Lightning notebooks, or says why it cannot.
 
-`make lab` and `make test` call it. Without .venv-xla everything but those notebooks runs, so that its absence is no
-failure. Standard library only, and readable by any Python from 3.6 on: an old python3 gets a sentence, not a syntax
-error.
+    setup_env.py              both, one after the other: make env, make test
+    setup_env.py course       .venv only: the first step of make lab
+    setup_env.py lab ...      JupyterLab with these options, and .venv-xla built behind it: the second step
+    setup_env.py behind PID   that build; PID is JupyterLab's
+
+Without .venv-xla everything but those notebooks runs, so that its absence is no failure. Standard library only, and
+readable by any Python from 3.6 on: an old python3 gets a sentence, not a syntax error. The folder setup/ has the parts.
 """
 
-import hashlib
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
-import time
 
-ROOT = os.path.dirname(os.path.abspath(__file__))
+from setup import process, torch_build
+from setup.environment import OLDEST, PYTHON, ROOT, Cannot, Environment, say
+from setup.process import read, remove, tell, version, write
+
 LINUX = platform.system() == "Linux"
-OLDEST = (3, 11)
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-CPU = os.environ.get("CPU") == "1"
-PYTHON = os.environ.get("PYTHON")
 PATH = ["python3.13", "python3.12", "python3.11", "python3.14"]
-
-
-class Cannot(Exception):
-    """Why an environment cannot be built; `lasting` when another try would end the same way."""
-
-    def __init__(self, why: str, lasting: bool = False) -> None:
-        super().__init__(why)
-        self.lasting = lasting
-
-
-class Environment:
-    """A folder that pip fills from a list of requirements, once."""
-
-    def __init__(self, name: str, requirements: str, newest: "tuple[int, int]", needs: int, smaller: int) -> None:
-        self.name, self.requirements, self.newest = name, requirements, newest
-        self.needs, self.smaller = needs, smaller  # GB on disk while it is built, and with CPU=1
-        self.folder = os.path.join(ROOT, name)
-        self.python = os.path.join(self.folder, "bin", "python")
-        self.stamp = os.path.join(self.folder, "ready")  # written last: a build that was interrupted has none
-        self.failed = os.path.join(self.folder, "failed")
-        self.log = os.path.join(self.folder, "install.log")
-
-    def fingerprint(self) -> str:
-        """What it is built from; the folder counts, because an environment that was moved does not work."""
-        digest = hashlib.sha256(ROOT.encode())
-        for name in (self.requirements, "pyproject.toml", "setup_env.py"):
-            with open(os.path.join(ROOT, name), "rb") as file:
-                digest.update(file.read())
-        return digest.hexdigest()
-
-    def ready(self) -> bool:
-        return read(self.stamp) == self.fingerprint() and version(self.python) is not None
-
-    def create(self, python: str, about: str) -> None:
-        """An empty environment; what is there may be half of one, or of a Python that is gone."""
-        needs, free = self.smaller if CPU else self.needs, shutil.disk_usage(ROOT).free / 1e9
-        if free < needs:
-            less = f" (or {self.smaller} GB with CPU=1: PyTorch's CPU build)" if needs > self.smaller else ""
-            raise Cannot(f"{self.name} needs {needs} GB of disk{less}; {ROOT} has {free:.1f} GB free. "
-                         "Make room, then try again.")
-        number = say(version(python))
-        print(f"Building {self.name} with Python {number}{about}", flush=True)
-        command = [python, "-m", "venv", "--clear", self.folder]
-        made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        if made.returncode:
-            print(made.stdout.decode(errors="replace"), file=sys.stderr)
-            raise Cannot(f"{python} could not make a virtual environment. "
-                         f"On Debian and Ubuntu: sudo apt install python{number}-venv")
-
-    def install(self, *extra: str) -> None:
-        """Let pip do its work, then leave the stamp."""
-        began, mark = time.time(), self.fingerprint()
-        for old in (self.stamp, self.failed):
-            if os.path.exists(old):
-                os.remove(old)
-        command = [self.python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--log", self.log]
-        command += ["--extra-index-url", CPU_INDEX] if CPU else []
-        result = subprocess.run([*command, "-r", self.requirements, "-e", ".", *extra], cwd=ROOT)
-        if result.returncode:
-            why, lasting = self.reason()
-            raise Cannot(f"{why} pip's words are above and, in full, in {self.log}.", lasting)
-        write(self.stamp, mark)
-        print(f"{self.name} is ready after {time.time() - began:.0f} s.", flush=True)
-
-    def reason(self) -> "tuple[str, bool]":
-        """Why pip failed, in a sentence, from its log, and whether it would again."""
-        log = read(self.log) or ""
-        log = log[log.rfind("Using pip"):]  # pip appends: only the last run counts
-        if "No space left on device" in log or "Disk quota exceeded" in log:
-            room = "Make room here and in the folder that TMPDIR names (without it /tmp), then try again."
-            return f"The disk is full. {room}", False
-        if "connection broken by" in log or "Read timed out" in log or "ProxyError" in log or "SSLError" in log:
-            return "The packages could not be downloaded. Check the network (or proxy), then try again.", False
-        if "No matching distribution found" in log:
-            python = say(version(self.python))
-            return f"A package has no build for this machine ({platform.platform()}, Python {python}).", True
-        return "The packages could not be installed.", True
-
 
 # Only on Linux does PyTorch bring its CUDA libraries.
 COURSE = Environment(".venv", "requirements.txt", newest=(3, 14), needs=11 if LINUX else 3, smaller=3)
-XLA = Environment(".venv-xla", "requirements-xla.txt", newest=(3, 13), needs=17, smaller=3)
+XLA = Environment(".venv-xla", "requirements-xla.txt", newest=(3, 13), needs=17, smaller=3,
+                  about=", for the TPU and Lightning notebooks (XLA=0 leaves it out),")
+# How far .venv-xla is, for those notebooks: a sentence, and on a second line the builder's process id while it builds.
+NOTE = os.path.join(COURSE.folder, "xla-build")
 
 
-def main() -> None:
+def main(words: "list[str]") -> None:
+    if os.name == "nt":
+        sys.exit("This needs Linux, macOS or WSL2. On Windows itself use pip, as README.md says.")
+    process.unwind_when_ended()
+    if "MAKELEVEL" in os.environ:  # make is the parent, and what is left of a make that was killed would go on unseen
+        process.end_with_parent()
+    what = words[0] if words else "all"
+    if what == "lab":
+        open_lab(words[1:])
+    elif what == "behind":
+        process.end_with_parent()
+        process.give_way()
+        if os.getppid() == int(words[1]):  # else JupyterLab ended before Linux was told to say so
+            finish(behind=True)
+    else:
+        course()
+        if what == "all":
+            finish()
+
+
+def course() -> None:
     try:
         build_course()
     except Cannot as why:
         sys.exit(f"\n{why}")
     except KeyboardInterrupt:
-        sys.exit("\nStopped before .venv was ready; the next try builds it.")
+        sys.exit("\nStopped before .venv was ready; the next try goes on from here.")
+    kernel(COURSE.folder, XLA.python if XLA.ready() else COURSE.python)
+
+
+def open_lab(options: "list[str]") -> None:
+    """This process becomes JupyterLab, and what it starts before is JupyterLab's child."""
+    if LINUX:
+        behind = [COURSE.python, os.path.join(ROOT, "setup_env.py"), "behind", str(os.getpid())]
+        # In a session of its own: Ctrl-C is JupyterLab's, which asks whether it is meant.
+        subprocess.Popen(behind, stdin=subprocess.DEVNULL, start_new_session=True)
+    else:
+        finish()  # no .venv-xla here, and nothing to end a child with its parent
+    os.execv(COURSE.python, [COURSE.python, "-m", "jupyterlab", *options])
+
+
+def finish(behind: bool = False) -> None:
+    """What the course does not wait for: byte code, and .venv-xla."""
     try:
-        build_xla()
-    except Cannot as why:
-        about = "PyTorch/XLA is left out, as with XLA=0; only notebooks 12 to 14 need it (Colab's TPU runtime has it)"
-        print(f"{about}: {why}", flush=True)
+        with COURSE.compiling():
+            xla(behind)
+        with XLA.compiling():
+            pass
     except KeyboardInterrupt:
-        sys.exit("\nStopped before .venv-xla was ready; the next try builds it, and XLA=0 leaves it out.")
-    finally:
+        sys.exit("\nStopped; what is not ready yet goes on from here at the next try. XLA=0 leaves .venv-xla out.")
+
+
+def xla(behind: bool) -> None:
+    note = None
+    try:
+        build_xla(behind)
+    except Cannot as why:
+        about = "PyTorch/XLA is left out, as with XLA=0; only the TPU and Lightning notebooks need it"
+        tell(f"{about} (Colab's TPU runtime has it): {why}")
+        note = f"PyTorch/XLA is left out: {why}\n"
+    finally:  # also when it was interrupted
+        write(NOTE, note) if note else remove(NOTE)
         kernel(COURSE.folder, XLA.python if XLA.ready() else COURSE.python)
 
 
 def build_course() -> None:
-    if COURSE.ready():
-        return
-    if platform.system() == "Darwin" and platform.machine() == "x86_64":
-        raise Cannot("PyTorch has no build for an Intel Python on macOS; Apple silicon needs an arm64 Python.")
-    if read(COURSE.stamp) is None or version(COURSE.python) is None:
-        COURSE.create(find_python(), ": some minutes, once.")
-    COURSE.install()
-    quiet_lab()
+    if not COURSE.ready():
+        if platform.system() == "Darwin" and platform.machine() == "x86_64":
+            raise Cannot("PyTorch has no build for an Intel Python on macOS; Apple silicon needs an arm64 Python.")
+        with COURSE.lock(behind=False) as lock:
+            if not COURSE.ready():
+                show = lambda progress, new: tell(f"{COURSE.name}: {progress}") if new else None  # noqa: E731
+                COURSE.build(find_python, True, [], show, lock)
+                quiet_lab()
+    idle = torch_build.left_idle(COURSE.folder, read(os.path.join(ROOT, COURSE.requirements)))
+    if idle:
+        tell(idle)
 
 
-def build_xla() -> None:
+def build_xla(behind: bool) -> None:
     if os.environ.get("XLA") == "0" or XLA.ready():
         return
     if not LINUX or platform.machine() != "x86_64":
         raise Cannot(f"it has builds for Linux on x86-64 only; this is {platform.system()} on {platform.machine()}.")
-    mark, _, why = (read(XLA.failed) or "").partition("\n")
-    if mark == XLA.fingerprint():
-        raise Cannot(f"{why} (That was the last try; rm -r .venv-xla lets make try again.)")
-    if read(XLA.stamp) is None or version(XLA.python) is None:
-        size = "1.8 GB" if CPU else "8 GB"
-        XLA.create(python_for_xla(), f", for notebooks 12 to 14: some minutes and {size}, once (XLA=0 leaves it out).")
-    try:
-        XLA.install(*["torch_xla[tpu]"] * has_tpu())
-    except Cannot as why:
-        if why.lasting:
-            write(XLA.failed, f"{XLA.fingerprint()}\n{why}")
-        raise
+
+    def show(progress: object, new: bool) -> None:
+        write(NOTE, f"PyTorch/XLA is being built: {progress}.\n{os.getpid()}\n")
+        if new and not behind:
+            tell(f"{XLA.name}: {progress}")
+
+    with XLA.lock(behind) as lock:
+        if XLA.ready():
+            return
+        mark, _, why = (read(XLA.failed) or "").partition("\n")
+        if mark == XLA.fingerprint():
+            raise Cannot(f"{why} (That was the last try; rm -r .venv-xla lets make try again.)")
+        try:
+            XLA.build(python_for_xla, False, ["torch_xla[tpu]"] * has_tpu(), show, lock)
+        except Cannot as why:
+            if why.lasting:
+                write(XLA.failed, f"{XLA.fingerprint()}\n{why}")
+            raise
 
 
 def find_python() -> str:
@@ -182,13 +163,13 @@ def python_for_xla() -> str:
 
 def has_tpu() -> bool:
     """Whether a TPU is here: then torch_xla needs its driver library too."""
-    ask = "import sys; from pathlib import Path; from course_utils.machine.probe import tpu_chips\n"
-    ask += "sys.exit(not tpu_chips(Path('/')))"
+    ask = "from course_utils.machine.probe import tpu_chips as chips; import pathlib, sys"
+    ask += "; sys.exit(not chips(pathlib.Path('/')))"
     return subprocess.run([COURSE.python, "-c", ask], cwd=ROOT).returncode == 0
 
 
 def kernel(prefix: str, python: str) -> None:
-    """The kernel that notebooks 12 to 14 name; without .venv-xla they open too, and their first cell says the rest."""
+    """The kernel that the XLA notebooks name; without .venv-xla they open too, and their first cell says the rest."""
     folder = os.path.join(prefix, "share", "jupyter", "kernels", "xla")
     title = "PyTorch/XLA" if python == XLA.python else "PyTorch/XLA (not installed)"
     argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -203,34 +184,6 @@ def quiet_lab() -> None:
     write(file, json.dumps(settings))
 
 
-def version(python: str) -> "tuple[int, int] | None":
-    """(3, 12) for a command that runs, else None."""
-    code = "import sys; print('%d %d' % sys.version_info[:2])"
-    try:
-        answer = subprocess.run([python, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    major, minor = answer.stdout.split()
-    return int(major), int(minor)
-
-
-def say(number: "tuple[int, int]") -> str:
-    return "{}.{}".format(*number)
-
-
-def read(path: str) -> "str | None":
-    if not os.path.exists(path):
-        return None
-    with open(path, errors="replace") as file:
-        return file.read()
-
-
-def write(path: str, text: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w") as file:
-        file.write(text)
-
-
 if __name__ == "__main__":
     os.chdir(ROOT)
-    main()
+    main(sys.argv[1:])

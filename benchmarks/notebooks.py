@@ -1,6 +1,6 @@
 """Every notebook from top to bottom: wall time, and the peak PSS of its kernel and all ranks together.
 
-Each runs on the kernel that it names: 12 to 14 on .venv-xla's, and where that is missing they are left out. The
+Each runs on the kernel that it names; those of .venv-xla are left out where that is missing. The
 notebooks on disk stay as they are. Name some of them to run only these: `notebooks.py 05 06`.
 """
 
@@ -18,7 +18,7 @@ from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "notebooks"
-XLA = "xla"  # the kernel of notebooks 12 to 14; `make env` registers it
+XLA = "xla"  # the kernel of the TPU and Lightning notebooks; `make env` registers it
 EVERY = 0.2  # seconds between two looks at the memory
 
 TINY = """

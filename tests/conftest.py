@@ -1,4 +1,4 @@
-"""For all tests: where torch_xla is, it is set up first, as in notebooks 12 to 14."""
+"""For all tests: where torch_xla is, it is set up first, as in the TPU notebooks."""
 
 from __future__ import annotations
 

@@ -11,7 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from ..ground.errors import CourseError, LaunchError
 from ..live.plot import LivePlot
@@ -113,18 +116,35 @@ def _versions() -> dict[str, str]:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
-            raise CourseError(
-                f"this kernel has no {name} (it runs Python {sys.version_info.major}.{sys.version_info.minor}). In "
-                "JupyterLab choose Kernel, Change Kernel…, PyTorch/XLA, then run again. If it says \"not installed\": "
-                "`make lab` builds that kernel on Linux x86-64 with Python 3.11 to 3.13; elsewhere, open this notebook "
-                "on Colab with a TPU runtime."
-            ) from None
+            raise CourseError(_missing(name)) from None
     if found["torch"].split(".")[:2] != found["torch_xla"].split(".")[:2]:
         raise CourseError(
             f"torch {found['torch']} and torch_xla {found['torch_xla']} are no pair: torch_xla is compiled against one "
             f"torch. Install torch=={found['torch_xla'].split('+')[0]} beside it, then restart the kernel."
         )
     return found
+
+
+def _missing(name: str) -> str:
+    """What to do in a kernel without torch_xla: wait for the build behind JupyterLab, or choose another kernel."""
+    note, _, builder = _note().partition("\n")
+    if builder.strip() and psutil.pid_exists(int(builder)):
+        return f"{note} When it is there, choose Kernel, Restart Kernel…, and run this cell again."
+    if note and not builder.strip():  # why it could not be built
+        return f"{note} Colab's TPU runtimes have it: open this notebook there."
+    return (
+        f"this kernel has no {name} (it runs Python {sys.version_info.major}.{sys.version_info.minor}). In JupyterLab "
+        "choose Kernel, Change Kernel…, PyTorch/XLA, then run again. If it says \"not installed\": `make lab` builds "
+        "it on Linux x86-64 with Python 3.11 to 3.13; elsewhere, open this notebook on Colab with a TPU runtime."
+    )
+
+
+def _note() -> str:
+    """What `make lab` wrote of its build of the XLA kernel: a sentence, and while it builds the builder's number."""
+    try:
+        return (Path(sys.prefix) / "xla-build").read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def _choose_device() -> str:

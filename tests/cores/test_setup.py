@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import PackageNotFoundError
 
@@ -40,3 +41,18 @@ def test_a_pair(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) 
     installed(monkeypatch, torch="2.9.1+cu128", torch_xla="2.9.0")
     xla.setup()
     assert "torch_xla 2.9.0, torch 2.9.1+cu128: the TPU." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("builder", "words"), [
+    (str(os.getpid()), "fetching torch, 310 MB fetched so far, 74 s. When it is there, choose Kernel, Restart Kernel"),
+    ("999999999", "Change Kernel"),  # it was killed: what it wrote last is not true any more
+    ("", "fetching torch, 310 MB fetched so far, 74 s. Colab's TPU runtimes have it"),
+])  # fmt: skip
+def test_how_far_the_build_behind_jupyterlab_is(builder: str, words: str, monkeypatch, tmp_path) -> None:
+    installed(monkeypatch, torch="2.13.0")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    note = f"PyTorch/XLA is being built: fetching torch, 310 MB fetched so far, 74 s.\n{builder}\n"
+    (tmp_path / "xla-build").write_text(note if builder else note.rstrip() + "\n")
+    with pytest.raises(CourseError) as caught:
+        xla.setup()
+    assert words in str(caught.value)

@@ -31,7 +31,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def prefix(tmp_path, monkeypatch):
-    """An environment with no kernel for notebooks 12 to 14, whatever this one has."""
+    """An environment with no kernel `xla`, whatever this one has."""
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
     return tmp_path / ".venv"
 
@@ -57,7 +57,7 @@ def test_what_is_there(folder, machine):
 
 def test_on_eight_gpus(folder, machine):
     gpus = tuple(Device(f"cuda:{i}", "cuda", "NVIDIA H200") for i in range(8))
-    big = replace(machine, devices=(*machine.devices, *gpus), backends=("gloo", "nccl"), xla="torch_xla 2.9.0")
+    big = replace(machine, devices=(*machine.devices, *gpus), backends=("gloo", "nccl"), library="nccl", xla="torch_xla 2.9.0")
     found = stops(big, folder)
     assert [stop.how for stop in found] == ["native", "native", "native", "virtual"]
     assert found[1].here == "NVIDIA H200"
