@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from numbers import Real
 from typing import Any
 
 
@@ -45,28 +46,53 @@ def show(value: Any, *, plain: bool = False, limit: int = 240) -> str:
 
 
 def difference(expected: Any, got: Any, tol: float = 0.0) -> str:
-    """How `got` differs from `expected`, or "" when it does not; lists and tuples are the same to it."""
-    if is_tensor(expected) or _is_array(expected):
+    """How `got` differs from `expected`, or "" when it does not.
+
+    The same to it are lists, tuples, ranges and one-dimensional arrays of the same values, and numbers of any type,
+    NumPy's and 0-d tensors included.
+    """
+    if _is_whole(expected):
         return _array_difference(expected, got, tol)
+    expected, got = _as_python(expected), _as_python(got)
     if isinstance(expected, Mapping):
         return _mapping_difference(expected, got, tol)
     if isinstance(expected, (list, tuple)):
-        if not isinstance(got, (list, tuple)):
-            return f"{kind(expected)} was expected, this is {kind(got)}"
-        if len(expected) != len(got):
-            return f"{len(expected)} of them were expected, these are {len(got)}"
-        return _first((f"number {i}" for i in range(len(expected))), expected, got, tol)
-    if isinstance(expected, bool) or not isinstance(expected, (int, float)):
+        return _list_difference(expected, got, tol)
+    if isinstance(expected, bool) or not isinstance(expected, Real):
         if type(expected) is not type(got) and not isinstance(got, type(expected)):
             return f"{kind(expected)} was expected, this is {kind(got)}"
         return "" if expected == got else "not the same"
-    if is_tensor(got) and got.numel() == 1:
-        got = got.item()
-    if isinstance(got, bool) or not isinstance(got, (int, float)):
+    if isinstance(got, bool) or not isinstance(got, Real):
         return f"a number was expected, this is {kind(got)}"
     if math.isclose(expected, got, rel_tol=0.0, abs_tol=tol) or expected == got:
         return ""
     return "it is not a number (nan)" if math.isnan(got) else f"off by {abs(expected - got):.3g}"
+
+
+def _is_whole(value: Any) -> bool:
+    """A tensor or array whose shape counts: one with a dimension at least."""
+    return (is_tensor(value) or _is_array(value)) and value.ndim > 0
+
+
+def _as_python(value: Any) -> Any:
+    """NumPy's numbers and 0-d tensors as Python's, ranges, arrays and tensors as lists."""
+    if isinstance(value, range):
+        return list(value)
+    if is_tensor(value) and value.device.type == "meta":
+        return value
+    if is_tensor(value) or _is_array(value):
+        return value.tolist()  # of a 0-d one its number
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
+
+
+def _list_difference(expected: Any, got: Any, tol: float) -> str:
+    if isinstance(got, Iterator):
+        return f"a list was expected, this is {kind(got)}, which can be read once only: wrap it in list(…)"
+    if not isinstance(got, (list, tuple)):
+        return f"{kind(expected)} was expected, this is {kind(got)}"
+    if len(expected) != len(got):
+        return f"{len(expected)} of them were expected, these are {len(got)}"
+    return _first((f"number {i}" for i in range(len(expected))), expected, got, tol)
 
 
 def _first(names: Any, expected: Any, got: Any, tol: float) -> str:
@@ -97,10 +123,8 @@ def _array_difference(expected: Any, got: Any, tol: float) -> str:
             return f"a tensor on {expected.device} was expected, this one is on {got.device}"
         if expected.is_floating_point() != got.is_floating_point():
             return f"{expected.dtype} was expected, this is {got.dtype}"
-        expected, got = expected.detach().double(), got.detach().double()
-    if expected.shape.numel() == 0 if is_tensor(expected) else expected.size == 0:
-        return ""
-    worst = float(abs(expected - got).max())
+    expected, got = (value.detach().cpu().double().numpy() if is_tensor(value) else value for value in (expected, got))
+    worst = float(abs(expected - got).max(initial=0.0))
     if math.isnan(worst):
         return "it holds nan"
     return "" if worst <= tol else f"off by {worst:.3g} at most" + (f", {tol:g} is allowed" if tol else "")

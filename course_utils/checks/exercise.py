@@ -30,12 +30,17 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ..ground.errors import CourseError
+from ..ground.errors import CourseError, RankError
 from .compare import difference, show
 from .learner import is_ours, parameters_differ, unfinished, untouched, where
+from .limit import SECONDS, TooLong, limited
 from .verdict import Verdict
 
 found: dict[str, Exercise] = {}  # those whose module is imported
+
+
+class Interrupted(CourseError):
+    """The kernel was interrupted while an answer was being judged."""
 
 
 class _Wrong(Exception):
@@ -115,7 +120,15 @@ class Exercise:
             return Verdict(name, "wrong", "It is called with other arguments than it takes.",
                            expected=words[0], got=words[1])  # fmt: skip
         try:
-            said = self._check(answer)
+            with limited(SECONDS):
+                said = self._check(answer)
+        except TooLong:
+            why = f"It was still running after {SECONDS:.0f} s, the time of this check. Does a loop in it ever end?"
+            return Verdict(name, "wrong", why)
+        except KeyboardInterrupt:
+            raise Interrupted(f"check.{name} was interrupted: the answer was not judged.") from None
+        except RankError as error:
+            return Verdict(name, "wrong", error.said)
         except _Wrong as mistake:
             if unfinished(answer, empty=mistake.empty):
                 return Verdict(

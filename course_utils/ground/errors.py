@@ -40,9 +40,13 @@ class RankError(CourseError):
         rank: the rank that failed first, or None when several ranks never finished.
         cause: the name of what happened: an exception's class, a signal, "TimeLimit", "Exit".
         traceback: the rank's own traceback, or the place where it was stuck ("" when there is none).
+        said: the message without the advice to whoever called `launch`.
         run: the `Run` with what was collected until then: metrics, output, timeline.
     """
 
-    def __init__(self, message: str, *, rank: int | None, cause: str, traceback: str, run: Any) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, *, rank: int | None, cause: str, traceback: str, run: Any, advice: str = ""
+    ) -> None:
+        super().__init__("\n".join(filter(None, [message, advice])))
+        self.said = message
         self.rank, self.cause, self.traceback, self.run = rank, cause, traceback, run

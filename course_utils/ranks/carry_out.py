@@ -45,7 +45,10 @@ def carry_out(
         if live is not None:
             live.close()
     if failure is not None:
-        raise RankError(message.text, rank=message.rank, cause=message.cause, traceback=message.traceback, run=run)
+        raise RankError(
+            message.text, rank=message.rank, cause=message.cause, traceback=message.traceback, run=run,
+            advice=message.advice,
+        )  # fmt: skip
     return run
 
 

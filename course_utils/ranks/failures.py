@@ -12,7 +12,7 @@ WORDS = {
     "SIGKILL": "was killed (SIGKILL)",
     "SIGTERM": "was ended (SIGTERM)",
     "SIGSEGV": "crashed (SIGSEGV: a memory error in compiled code)",
-    "SIGABRT": "aborted (SIGABRT: compiled code gave up; its last words are in error.run.output)",
+    "SIGABRT": "aborted (SIGABRT: compiled code gave up)",
     "SIGBUS": "crashed (SIGBUS: often a full /dev/shm; use fewer DataLoader workers or smaller batches)",
 }
 

@@ -28,6 +28,7 @@ class Message:
     cause: str
     text: str
     traceback: str = ""
+    advice: str = ""  # to whoever called launch
 
 
 class Heard:
@@ -135,7 +136,8 @@ class Heard:
         stacks |= processes.where(self._unfinished(*dead, *stacks))
         others = failures.whereabouts(stacks, self.run.unit, processes.silent)
         message = "\n".join([text, *(f"meanwhile {line}" for line in others)])
-        return Message(rank if dead else None, cause, message)
+        advice = "Its last words are in error.run.output." if cause == "SIGABRT" else ""
+        return Message(rank if dead else None, cause, message, advice=advice)
 
     def _too_late(self, time_limit: float, processes: Ranks, out_of_memory: bool) -> Message:
         late = self._unfinished()
@@ -153,5 +155,5 @@ class Heard:
             waiting = [rank for rank in late if rank != culprit]
             verb = "wait" if len(waiting) > 1 else "waits"
             text.append(f"{failures.listed(waiting, self.run.unit)} {verb} for {self.run.unit} {culprit}.")
-        text.append("If the work is only slow, pass a larger time_limit (seconds), or None.")
-        return Message(culprit, "TimeLimit", "\n".join(text), "\n".join(stacks))
+        advice = "If the work is only slow, pass a larger time_limit (seconds), or None."
+        return Message(culprit, "TimeLimit", "\n".join(text), "\n".join(stacks), advice)

@@ -237,6 +237,11 @@ def uninterrupted() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
+def running() -> bool:
+    """Whether a launch is under way in this process."""
+    return bool(_running)
+
+
 @atexit.register  # runs before multiprocessing's own exit handler, which would wait for the ranks
 def _end_all() -> None:
     for ranks in list(_running):

@@ -1,13 +1,18 @@
-"""The framework of the exercises; the exercises themselves are tested in test_checks_<module>.py."""
+"""The framework of the exercises; the exercises themselves are tested in the other files here."""
 
+import contextlib
 import re
+import signal
 import subprocess
 import sys
+import time
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
-from course_utils import CourseError
+from course_utils import CourseError, launch
 from course_utils import checks as check
 from course_utils.checks.exercise import exercise, expect, wrong
 from course_utils.checks.exercise import found as exercises
@@ -228,6 +233,9 @@ def test_html_escapes_and_holds_no_fixed_background(shares):
         (1.0, float("nan"), "not a number"),
         ("sum", "mean", "not what was expected"),
         (True, 1, "a bool was expected, this is an int"),
+        ([1, 2], (n for n in (1, 2)), "a list was expected, this is a generator, which can be read once only: wrap it"),
+        ([1, 2], torch.tensor([1, 3]), "not what was expected"),
+        (2, torch.ones(2), "a number was expected, this is a list"),
     ],
 )
 def test_differences_in_words(expected, got, words):
@@ -243,6 +251,18 @@ def test_equal_values_pass():
         ({"a": 1.0}, {"a": 1}),
         (2, torch.tensor(2)),
         ("a", "a"),
+        ([1, 2], np.array([1, 2])),
+        ([1, 2], torch.tensor([1, 2])),
+        ([0, 1], range(2)),
+        ([[1], [2]], ((1,), np.array([2]))),
+        (2, np.int64(2)),
+        (0.5, np.float32(0.5)),
+        (0.5, Fraction(1, 2)),
+        (True, np.bool_(True)),
+        (True, torch.tensor(True)),
+        (torch.tensor(2.0), 2.0),
+        (torch.ones(2), np.ones(2)),
+        ({"a": [1.0]}, {"a": (torch.tensor(1.0),)}),
     ]:
         expect("it", a, b)
     expect("it", 1.0, 1.0 + 1e-7, tol=1e-6)
@@ -252,3 +272,45 @@ def test_equal_values_pass():
 def test_importing_the_checks_imports_no_torch():
     code = "import sys, course_utils.checks; assert not {'torch', 'numpy', 'IPython'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_loop_that_never_ends_is_ended(shares, monkeypatch):
+    monkeypatch.setattr("course_utils.checks.exercise.SECONDS", 0.5)
+
+    def mine(rows, devices):
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(0.01)
+
+    verdict = shares(mine)
+    assert verdict.state == "wrong"
+    assert "still running" in verdict.text
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_the_limit_leaves_a_launch_to_its_own(shares, monkeypatch):
+    monkeypatch.setattr("course_utils.checks.exercise.SECONDS", 0.2)
+
+    def mine(rows, devices):
+        launch(time.sleep, 1.0, ranks=1, device="cpu")
+        return [3, 3, 2, 2] if rows == 10 else [1]
+
+    assert "still running" not in shares(mine).text
+
+
+def test_ranks_that_never_finish_are_told_without_advice_on_launch(shares):
+    def mine(rows, devices):
+        launch(time.sleep, 60, ranks=1, device="cpu", time_limit=1)
+
+    verdict = shares(mine)
+    assert "rank 0 of 1 had not finished" in verdict.text
+    assert "time_limit" not in verdict.text
+
+
+def test_an_interrupt_is_one_sentence(shares):
+    def mine(rows, devices):
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(CourseError, match=r"check\.share was interrupted: the answer was not judged") as caught:
+        shares(mine)
+    assert caught.value.__suppress_context__
