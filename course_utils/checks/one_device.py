@@ -1,17 +1,19 @@
-"""Exercises of notebook 02: a training step that runs on any device, and a run that goes on where it stopped."""
+"""Exercises on one device: a training step that runs on any of them, and a run that goes on where it stopped."""
 
 from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable
+from numbers import Integral
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from .compare import kind
 from .exercise import exercise, expect, wrong
 
 
@@ -26,12 +28,12 @@ def train_step(model, optimizer, x, y):
     return loss.detach()
 
 
-def _model(device: str | torch.device = "cpu", *, momentum: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer]:
-    generator = torch.Generator().manual_seed(5)
-    model = nn.Linear(6, 3)
+def _model(device: str | torch.device = "cpu", *, momentum: float = 0.0, seed: int = 5) -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
     model.to(device)
     return model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=momentum)
 
@@ -49,34 +51,78 @@ def _batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 )
 def _train_step(answer):
     model, optimizer = _model()
-    before = copy.deepcopy(model.state_dict())
     for number, (x, y) in enumerate(_batches(3), 1):
+        before, training = copy.deepcopy(model.state_dict()), number != 3
         right, its_optimizer = _model()
         right.load_state_dict(before)
-        train_step(right, its_optimizer, x, y)
-        answer(model, optimizer, x, y)
-        expect(f"the weights after step {number} on the CPU", right.weight.detach(), model.weight.detach(), tol=1e-6)
-        before = copy.deepcopy(model.state_dict())
+        its_loss = train_step(right, its_optimizer, x, y)
+        model.train(training)
+        loss = answer(model, optimizer, x.clone(), y.clone())
+        _same_weights(number, before, right, model)
+        _a_loss(f"step {number} on the CPU", "cpu", loss)
+        words = f"the loss of step {number}: that of the batch, with the weights before the step"
+        expect(words, its_loss, loss, tol=1e-5)
+        if model.training != training:
+            names = {True: "train()", False: "eval()"}
+            wrong("The model is in another mode afterwards.", expected=names[training], got=names[not training])
     # The meta device is the second device that every machine has: no values there, but all its rules.
     places = ["meta", *filter(None, [torch.accelerator.current_accelerator(check_available=True)])]
-    x, y = _batches(1)[0]
     for place in places:
+        model, optimizer = _model(place)
         try:
-            loss = answer(*_model(place), x, y)
+            loss = answer(model, optimizer, *_batches(1)[0])
         except (NotImplementedError, RuntimeError) as error:
             if "item()" not in str(error) and "copy out of meta" not in str(error):
                 raise
-            loss = "a value that was fetched from the device"
-        if not isinstance(loss, torch.Tensor):
-            wrong("Return the loss as a tensor where it is: .item(), float() and .cpu() make the device wait.",
-                  expected=f"a tensor with no dimension on {place}", got=loss)
-        if loss.requires_grad:
-            wrong("The loss still holds its graph, and with it the activations of the step.",
-                  expected="a tensor that needs no gradient", got="a tensor with requires_grad=True")
-        expect(f"the device of the loss, for a model on {place} and a batch on the CPU",
-               torch.device(place).type, loss.device.type)
-        expect("the shape of the loss", [], list(loss.shape))
+            if "Module.to()" in str(error):
+                _moved(place, "cpu")
+            wrong(f"On {place}: something is fetched from the device, and the CPU has to wait for it.",
+                  expected="the loss as a tensor, where it is", got=str(error).splitlines()[0])  # fmt: skip
+        where = {parameter.device.type for parameter in model.parameters()}
+        if where != {torch.device(place).type}:
+            _moved(place, ", ".join(sorted(where)))
+        _a_loss(f"a model on {place}, a batch on the CPU", place, loss)
     return f"It trains on the CPU, and follows its model to {' and '.join(str(p) for p in places)}."
+
+
+def _moved(place: str | torch.device, where: str) -> None:
+    wrong("The model was moved. Move the batch to the model, not the model to the batch.",
+          expected=f"the model on {place}", got=f"the model on {where}")  # fmt: skip
+
+
+def _same_weights(number: int, before: dict, right: nn.Module, model: nn.Module) -> None:
+    mine, its = model[2].bias.detach().cpu(), right[2].bias.detach()
+    if all(torch.allclose(a, b, atol=1e-6) for a, b in zip(model.parameters(), right.parameters(), strict=True)):
+        return
+    shown = {"expected": f"the last layer's bias {_short(its)}", "got": f"the last layer's bias {_short(mine)}"}
+    if all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True)):
+        wrong(f"The weights did not change in step {number}.", **shown)
+    if number > 1:
+        wrong(f"The weights are right after step {number - 1} and wrong after step {number}. Something of the step "
+              "before is still there when this one is taken.", **shown)  # fmt: skip
+    wrong("The weights after step 1 are not those of one optimizer step with the gradients of the mean cross-entropy.",
+          **shown)  # fmt: skip
+
+
+def _short(values: torch.Tensor) -> str:
+    return "[" + ", ".join(f"{value:.4f}" for value in values.tolist()) + "]"
+
+
+def _a_loss(words: str, place: str | torch.device, loss: Any) -> None:
+    """End the check unless `loss` is a tensor with no dimension on `place` that needs no gradient."""
+    wanted = f"a tensor with no dimension on {place}"
+    if loss is None or loss is ...:
+        expect(f"{words}: the loss", wanted, loss)
+    if not isinstance(loss, torch.Tensor):
+        wrong(f"{words}: return the loss as a tensor; a number has to be fetched from the device.",
+              expected=wanted, got=kind(loss))  # fmt: skip
+    if loss.requires_grad:
+        wrong("The loss still holds its graph, and with it the activations of the step.",
+              expected="a tensor that needs no gradient", got="a tensor with requires_grad=True")  # fmt: skip
+    if loss.device.type != torch.device(place).type:
+        wrong(f"{words}: the loss is on another device.", expected=wanted, got=f"a tensor on {loss.device}")
+    if loss.dim():
+        wrong(f"{words}: the loss has dimensions.", expected=wanted, got=f"a tensor of shape {tuple(loss.shape)}")
 
 
 def resume(path, model, optimizer, shuffle):
@@ -88,25 +134,12 @@ def resume(path, model, optimizer, shuffle):
     return state["epoch"] + 1
 
 
-def _run(resume_with: Callable | None, path: Path, stop: int, epochs: int) -> tuple[list[float], object]:
-    """Losses by epoch of a small run that is saved after epoch `stop`, or that goes on from there."""
-    model, optimizer = _model(momentum=0.9)
-    shuffle, batches = torch.Generator().manual_seed(11), _batches(16)
-    first = 0
-    if resume_with is not None:
-        first = resume_with(path, model, optimizer, shuffle)
-        if type(first) is not int:
-            return [], first
-    losses = []
-    for epoch in range(first, epochs):
+def _epochs(model: Any, optimizer: Any, shuffle: torch.Generator, count: int) -> list[float]:
+    batches, losses = _batches(16), []
+    for _ in range(count):
         order = torch.randperm(len(batches), generator=shuffle)
         losses.append(sum(train_step(model, optimizer, *batches[i]).item() for i in order))
-        if epoch == stop and resume_with is None:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "shuffle": shuffle.get_state()}
-            # As if written on a machine with eight GPUs: this one may have none.
-            with mock.patch("torch.serialization.location_tag", return_value="cuda:7"):
-                torch.save(state | {"epoch": epoch}, path)
-    return losses, first
+    return losses
 
 
 @exercise(
@@ -116,13 +149,49 @@ def _run(resume_with: Callable | None, path: Path, stop: int, epochs: int) -> tu
     "model and optimizer have load_state_dict, the generator has set_state; `epoch` is the last one that was finished.",
 )
 def _resume(answer):
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "checkpoint.pt"
-        whole, _ = _run(None, path, 2, 6)
-        again, first = _run(answer, path, 2, 6)
-    if first is not None and (type(first) is not int or first != 3):
-        wrong("The file was written after epoch 2 was finished. Return the number of the next epoch.",
-              expected=3, got=first)
-    expect("the number of the epoch to go on with", 3, first)
-    expect("the losses of epochs 3, 4 and 5, compared with the run that never stopped", whole[3:], again, tol=1e-6)
-    return "Epochs 3, 4 and 5 are the same as if the run had never stopped."
+    for last, seed in ((2, 5), (4, 6)):
+        model, optimizer = _model(momentum=0.9, seed=seed)
+        shuffle = torch.Generator().manual_seed(11)
+        _epochs(model, optimizer, shuffle, last + 1)
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "shuffle": shuffle.get_state()}
+        saved = copy.deepcopy(state)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "checkpoint.pt"
+            # As if written on a machine with eight GPUs: this one may have none.
+            with mock.patch("torch.serialization.location_tag", return_value="cuda:7"):
+                torch.save(state | {"epoch": last}, path)
+            content = path.read_bytes()
+            again, its_optimizer = _model(momentum=0.9, seed=1)
+            its_shuffle = torch.Generator().manual_seed(3)
+            first = answer(path, again, its_optimizer, its_shuffle)
+            if not path.exists() or path.read_bytes() != content:
+                wrong("The file was changed: a checkpoint is only read.")
+        _restored(saved, again, its_optimizer, its_shuffle)
+        if first is None or first is ...:
+            expect("the number of the epoch to go on with", last + 1, first)
+        if isinstance(first, bool) or not isinstance(first, Integral):
+            wrong(f"The file was written after epoch {last} was finished. The number of an epoch is an int.",
+                  expected=f"{last + 1} (int)", got=f"{first!r} ({type(first).__name__})")  # fmt: skip
+        if first != last + 1:
+            wrong(f"The file was written after epoch {last} was finished. Return the number of the next epoch.",
+                  expected=last + 1, got=first)  # fmt: skip
+        whole, resumed = _epochs(model, optimizer, shuffle, 2), _epochs(again, its_optimizer, its_shuffle, 2)
+        expect(f"the losses of epochs {last + 1} and {last + 2}, compared with the run that never stopped",
+               whole, resumed, tol=1e-6)  # fmt: skip
+    return "The epochs after it are the same as if the run had never stopped: after epoch 2, and after epoch 4."
+
+
+def _restored(saved: dict, model: Any, optimizer: Any, shuffle: torch.Generator) -> None:
+    """End the check at the first part that is not as in the file."""
+    if any(not torch.equal(a, b) for a, b in zip(saved["model"].values(), model.state_dict().values(), strict=True)):
+        wrong("The model that was given does not hold the weights of the file.",
+              expected="model.state_dict() as in the file", got="other weights")  # fmt: skip
+    mine, its = optimizer.state_dict()["state"], saved["optimizer"]["state"]
+    if mine.keys() != its.keys() or any(
+        not torch.equal(mine[key]["momentum_buffer"], its[key]["momentum_buffer"]) for key in its
+    ):
+        wrong("The optimizer that was given does not hold the velocities of the file.",
+              expected=f"the state of {len(its)} parameters", got=f"that of {len(mine)}, or other values")  # fmt: skip
+    if not torch.equal(shuffle.get_state(), saved["shuffle"]):
+        wrong("The generator `shuffle` that was given is not in the state of the file: the images would come in "
+              "another order.", expected="shuffle.get_state() as in the file", got="another state")  # fmt: skip
