@@ -74,7 +74,7 @@ def _train_and_save(answer: Callable) -> str:
             wrong(f"Rank {rank} did not read the file: what it returned comes from elsewhere.",
                   expected="what torch.load finds at `path`", got="no torch.load of it")  # fmt: skip
         if result["read"] and result["read"][-1] < written:
-            wrong(f"Rank {rank} read the file before rank {writers[0]} had written it.",
+            wrong(f"Rank {rank} read the file before rank {writers[0]} had written it to its end.",
                   expected="a torch.load that begins when the file is complete",
                   got=f"one that begins {written - result['read'][-1]:.1f} s too early")  # fmt: skip
         _tensors(f"what rank {rank} loaded", left, result["loaded"])
@@ -94,7 +94,9 @@ def _the_file(path: str) -> dict[str, torch.Tensor]:
 
 
 def _tensors(what: str, expected: dict, got: object) -> None:
-    expect(f"{what}, its names", list(expected), list(got) if isinstance(got, Mapping) else got)
+    if not isinstance(got, Mapping):
+        expect(what, expected, got)
+    expect(f"{what}, its names", list(expected), list(got))
     for name, tensor in expected.items():
         same(f"{what}, {name}", tensor, got[name], tol=TOLERANCE)
 
@@ -117,11 +119,10 @@ def after_saving(answer: Callable, batches: list[list[Batch]], path: str) -> dic
         save(thing, whole := io.BytesIO(), *args, **kwargs)
         data = whole.getvalue()
         with contextlib.nullcontext(file) if hasattr(file, "write") else open(file, "wb") as open_file:
-            open_file.write(data[: len(data) // 2])
-            open_file.flush()
-            sleep(0.3)
-            open_file.write(data[len(data) // 2 :])
-            open_file.flush()
+            for piece in range(0, len(data), len(data) // 6 + 1):
+                open_file.write(data[piece : piece + len(data) // 6 + 1])
+                open_file.flush()
+                sleep(0.05)
         wrote.append(time.perf_counter())
 
     def noted(file: Any, *args: Any, **kwargs: Any) -> Any:
@@ -130,8 +131,8 @@ def after_saving(answer: Callable, batches: list[list[Batch]], path: str) -> dic
         read.append(time.perf_counter())
         try:
             return load(file, *args, **kwargs)
-        except (EOFError, RuntimeError) as error:
-            raise RuntimeError(f"this file is not complete ({error}). Is a rank writing it at this moment?") from None
+        except (EOFError, OSError, RuntimeError, ValueError) as error:
+            raise RuntimeError(f"the file was read before it was written to its end ({error})") from None
 
     def nap(seconds: float) -> None:
         if threading.current_thread() is not threading.main_thread():
