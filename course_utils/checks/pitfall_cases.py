@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
 from torch.utils.data import Dataset
 
 from ..lessons.models import mlp
+from ..machine.devices import pick
+from ..ranks.traffic import Traffic
 from .exercise import wrong
 
 TOLERANCE = 1e-5
@@ -27,8 +28,8 @@ def make_batch(seed: int, rows: int = 8) -> Batch:
 
 
 def all_weights(network: nn.Module) -> Tensor:
-    """All parameters in one vector."""
-    return nn.utils.parameters_to_vector(network.parameters()).detach()
+    """All parameters in one vector, as they are now."""
+    return nn.utils.parameters_to_vector(network.parameters()).detach().clone()
 
 
 def train(network: nn.Module, steps: Iterable[Callable[[], Tensor]], lr: float) -> Tensor:
@@ -41,54 +42,96 @@ def train(network: nn.Module, steps: Iterable[Callable[[], Tensor]], lr: float) 
     return all_weights(network)
 
 
-def same_weights(weights: list[Tensor]) -> None:
+def same_weights(when: str, weights: list[Tensor]) -> None:
     for rank, other in enumerate(weights[1:], 1):
-        if (apart := float((other - weights[0]).abs().max())) > TOLERANCE:
-            wrong(f"Ranks 0 and {rank} ended with different weights.",
-                  expected="the same weights on every rank", got=f"{apart:.2g} apart")  # fmt: skip
-    if float((weights[0] - all_weights(mlp())).abs().max()) == 0:
-        wrong("Nothing was trained.", expected="weights that moved", got="the weights it began with")
+        if other.shape != weights[0].shape or not torch.allclose(other, weights[0], rtol=0, atol=TOLERANCE):
+            apart = f"{float((other - weights[0]).abs().max()):.2g} apart" if other.shape == weights[0].shape else ""
+            wrong(f"{when}, ranks 0 and {rank} have different weights.", expected="the same weights on every rank",
+                  got=apart or "networks of different sizes")  # fmt: skip
 
 
-class Watched(Dataset):
-    """Random rows that remember in which order they were read."""
+class Seen:
+    """What goes into the network that trains: (first argument, weights just before), a pair for each forward."""
+
+    def __init__(self) -> None:
+        self.forwards: list[tuple[Tensor, Tensor]] = []
+        self._depth = 0
+
+    def __enter__(self) -> Self:
+        self._hooks = [register_module_forward_pre_hook(self._in),
+                       register_module_forward_hook(self._out, always_call=True)]  # fmt: skip
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _in(self, module: nn.Module, args: tuple) -> None:
+        if self._depth == 0 and args and torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()):
+            self.forwards.append((args[0].detach().cpu(), all_weights(module).cpu()))
+        self._depth += 1
+
+    def _out(self, *_: object) -> None:
+        self._depth -= 1
+
+
+class Rows(Dataset):
+    """Images whose every pixel says which row they are, so that a forward shows what was read."""
 
     def __init__(self, rows: int) -> None:
-        self.rows, self.read = rows, []
+        self.rows = rows
 
     def __len__(self) -> int:
         return self.rows
 
     def __getitem__(self, row: int) -> Batch:
-        self.read.append(int(row))
-        return torch.full((64,), row / self.rows), torch.tensor(row % 10)
+        return torch.full((64,), row / self.rows, device="cpu"), torch.tensor(row % 10, device="cpu")
 
 
-def rows_read(answer: Callable, rows: int, epochs: int) -> list[list[int]]:
-    dataset = Watched(rows)
-    answer(dataset, epochs)
-    each = max(1, len(dataset.read) // epochs)
-    return [dataset.read[i : i + each] for i in range(0, len(dataset.read), each)]
+def rows_read(answer: Callable, rows: int, epochs: int) -> tuple[list[int], list[Tensor]]:
+    """The rows that this rank trained on, in their order, and its weights before each step."""
+    with Seen() as seen:
+        answer(Rows(rows), epochs)
+    return [round(float(x) * rows) for batch, _ in seen.forwards for x in batch[:, 0]], [w for _, w in seen.forwards]
 
 
-def after_uneven(answer: Callable, counts: list[int]) -> tuple[int, Tensor]:
-    taken = 0
-
-    def stream() -> Iterator[Batch]:
-        nonlocal taken
-        for i in range(counts[dist.get_rank()]):
-            taken += 1
-            yield make_batch(10 * dist.get_rank() + i)
-
-    return taken if (network := answer(stream())) is None else (taken, all_weights(network))
+def after_uneven(answer: Callable, batches: list[list[Batch]]) -> dict[str, Any]:
+    mine = batches[dist.get_rank()]
+    with Seen() as seen:
+        network = answer(list(mine))
+    used = [i for i, (x, _) in enumerate(mine) if any(torch.equal(x.cpu(), taken) for taken, _ in seen.forwards)]
+    return {"used": used, "steps": [weights for _, weights in seen.forwards], **_returned(network)}
 
 
-def step_in_pieces(answer: Callable, pieces: list[list[Batch]]) -> tuple[int, Tensor]:
-    model = DDP(mlp())
-    reduced = []
-    model.register_comm_hook(None, lambda group, bucket: (reduced.append(1), allreduce_hook(group, bucket))[1])
-    answer(model, SGD(model.parameters(), lr=0.5), pieces[dist.get_rank()])
-    return len(reduced), all_weights(model.module)
+def _returned(network: Any) -> dict[str, Any]:
+    if isinstance(network, nn.Module):
+        return {"end": all_weights(network)}
+    return {"end": None, "kind": None if network is None else type(network).__name__}
+
+
+def the_network_came_back(results: list[dict[str, Any]], expected: str) -> list[Tensor]:
+    """The weights that each rank returned, or the end of the check."""
+    for rank, result in enumerate(results):
+        if result["end"] is None:
+            wrong(f"Rank {rank} did not return the trained network.", expected=expected,
+                  got=f"a value of type {result['kind']}" if result["kind"] else "None")  # fmt: skip
+    return [result["end"] for result in results]
+
+
+LEFT_OVER = 0.01  # in every gradient, before the first step
+
+
+def steps_in_pieces(answer: Callable, *steps: list[list[Batch]]) -> list[tuple[int, Tensor]]:
+    """After each step: how many all-reduces it took, and the weights."""
+    model = DDP(mlp().to(pick()))
+    for p in model.parameters():
+        p.grad = torch.full_like(p, LEFT_OVER)
+    optimizer, found = SGD(model.parameters(), lr=0.5), []
+    for pieces in steps:
+        with Traffic() as traffic:
+            answer(model, optimizer, list(pieces[dist.get_rank()]))
+        found.append((traffic.calls["all-reduce"], all_weights(model.module)))
+    return found
 
 
 class TwoHeads(nn.Module):
@@ -104,23 +147,5 @@ class TwoHeads(nn.Module):
         return self.heads[head](torch.tanh(self.body(x)))
 
 
-def after_two_heads(answer: Callable, batches: list[list[tuple]]) -> Tensor | None:
-    network = answer(TwoHeads(), batches[dist.get_rank()])
-    return None if network is None else all_weights(network)
-
-
-def after_saving(answer: Callable, batches: list[list[Batch]], path: str) -> tuple[int, Any]:
-    writes, save = 0, torch.save
-
-    def slowly(*args: Any, **kwargs: Any) -> None:
-        nonlocal writes
-        writes += 1
-        time.sleep(0.3)  # a busy disk: who does not wait for the file meets the old one
-        save(*args, **kwargs)
-
-    torch.save = slowly
-    try:
-        loaded = answer(batches[dist.get_rank()], path)
-    finally:
-        torch.save = save  # pickling a tensor uses it, too
-    return writes, loaded
+def after_two_heads(answer: Callable, batches: list[list[tuple]]) -> dict[str, Any]:
+    return _returned(answer(TwoHeads().to(pick()), batches[dist.get_rank()]))

@@ -1,38 +1,37 @@
-"""Notebook 06: five training functions that hang or are wrong without a word, each graded by its symptom on ranks."""
+"""Notebook 06: training functions that hang or are wrong without a word, each graded by its symptom on ranks."""
 
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ..lessons.models import mlp
-from ..ranks.launch import launch
+from ..machine.devices import pick
 from ..ranks.session import report
 from .exercise import exercise, expect, wrong
+from .on_ranks import on_ranks, same
 from .pitfall_cases import (
+    LEFT_OVER,
     TOLERANCE,
     TwoHeads,
-    after_saving,
     after_two_heads,
     after_uneven,
     all_weights,
     make_batch,
     rows_read,
     same_weights,
-    step_in_pieces,
+    steps_in_pieces,
+    the_network_came_back,
     train,
 )
 
-LIMIT = 6.0  # seconds for a run that takes half a second when nobody hangs
+LIMIT = 10.0  # seconds for a run that takes half a second when nobody hangs
 SHORT = 4.0  # the same, where a hang is what the broken function shows
 
 
@@ -41,15 +40,16 @@ SHORT = 4.0  # the same, where a hang is what the broken function shows
 
 def train_epochs(dataset, epochs):
     """Train on this rank's rows, in a new order every epoch."""
+    device = pick()
     sampler = DistributedSampler(dataset, seed=1)
     loader = DataLoader(dataset, batch_size=4, sampler=sampler)
-    model = DDP(mlp())
+    model = DDP(mlp().to(device))
     optimizer = SGD(model.parameters(), lr=0.1)
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
         for x, y in loader:
             optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
+            loss = cross_entropy(model(x.to(device)), y.to(device))
             loss.backward()
             optimizer.step()
         report(step=epoch, loss=loss)
@@ -61,27 +61,33 @@ def train_epochs(dataset, epochs):
     "Call `sampler.set_epoch(epoch)` before the loop over the loader begins.",
 )
 def _train_epochs(answer: Callable) -> str:
-    rows, epochs, ranks = 16, 3, 2
-    run = launch(rows_read, answer, rows, epochs, ranks=ranks, device="cpu", time_limit=LIMIT)
-    expect("rows that each rank read, epoch by epoch", [[rows // ranks] * epochs] * ranks,
-           [[len(order) for order in orders] for orders in run.results])  # fmt: skip
-    for epoch in range(epochs):
-        read = sorted(row for orders in run.results for row in orders[epoch])
-        expect(f"rows that all ranks together read in epoch {epoch}, sorted", list(range(rows)), read)
-    for rank, orders in enumerate(run.results):
-        for epoch in range(1, epochs):
-            if orders[epoch] in orders[:epoch]:
-                wrong(f"Rank {rank} reads its rows in the same order again and again.",
-                      expected=f"in epoch {epoch} another order than {orders[0]}", got=orders[epoch])  # fmt: skip
-    return f"{ranks} ranks read all {rows} rows once an epoch, in {epochs} different orders."
+    rows, ranks = 16, 2
+    each = rows // ranks
+    for epochs in (3, 2):
+        results = on_ranks(rows_read, answer, rows, epochs, ranks=ranks, seconds=LIMIT)
+        said = f"number of rows that each rank trained on in {epochs} epochs"
+        expect(said, [each * epochs] * ranks, [len(read) for read, _ in results])
+        for step, weights in enumerate(zip(*(weights for _, weights in results), strict=False)):
+            same_weights(f"Before step {step}", list(weights))
+        if torch.equal(results[0][1][0], results[0][1][-1]):
+            wrong("Nothing was trained.", expected="weights that move", got="the weights of the start at every step")
+        orders = [[read[each * e : each * (e + 1)] for e in range(epochs)] for read, _ in results]
+        for epoch in range(epochs):
+            read = sorted(row for order in orders for row in order[epoch])
+            expect(f"rows that all ranks together read in epoch {epoch}, sorted", list(range(rows)), read)
+            for rank, order in enumerate(orders):
+                if order[epoch] in order[:epoch]:
+                    wrong(f"Rank {rank} reads its rows in epoch {epoch} in the order of an epoch before.",
+                          expected=f"another order than {order[epoch]}", got=order[epoch])  # fmt: skip
+    return f"{ranks} ranks read all {rows} rows once an epoch, each time in another order."
 
 
 # -- ranks with different numbers of batches ---------------------------------------------------------------------------
 
 
 def train_uneven(batches):
-    """Train on every batch of this rank; ranks have different numbers of them. Return the trained network."""
-    model = DDP(mlp())
+    """Train on this list of batches; ranks have different numbers of them. Return the trained network."""
+    model = DDP(mlp().to(pick()))
     optimizer = SGD(model.parameters(), lr=0.1)
     with model.join():
         for x, y in batches:
@@ -98,12 +104,17 @@ def train_uneven(batches):
 )
 def _train_uneven(answer: Callable) -> str:
     counts = [2, 3, 4]
-    run = launch(after_uneven, answer, counts, ranks=len(counts), device="cpu", time_limit=SHORT)
-    if not isinstance(run.results[0], tuple):
-        wrong("The trained network did not come back.", expected="return model.module", got=None)
-    expect("batches that each rank trained on", counts, [taken for taken, _ in run.results])
-    same_weights([weights for _, weights in run.results])
-    return f"{counts} batches on ranks 0, 1, 2: all of them used, nobody waited for ever, equal weights at the end."
+    batches = [[make_batch(10 * rank + i) for i in range(count)] for rank, count in enumerate(counts)]
+    results = on_ranks(after_uneven, answer, batches, ranks=len(counts), seconds=SHORT)
+    ends = the_network_came_back(results, "return model.module")
+    for rank, result in enumerate(results):
+        expect(f"which of its {counts[rank]} batches rank {rank} trained on", list(range(counts[rank])), result["used"])
+    for step, weights in enumerate(zip(*(result["steps"] for result in results), strict=False)):
+        same_weights(f"Before step {step}", list(weights))
+    same_weights("At the end", ends)
+    if torch.equal(ends[0], all_weights(mlp())):
+        wrong("Nothing was trained.", expected="weights that moved", got="the weights it began with")
+    return f"{counts} batches on ranks 0, 1, 2: all of them used, nobody waited for ever, equal weights in every step."
 
 
 # -- one step from several pieces --------------------------------------------------------------------------------------
@@ -126,20 +137,27 @@ def train_in_pieces(model, optimizer, pieces):
     "Divide each loss by `len(pieces)`, and put forward and backward of all pieces but the last into `no_sync()`.",
 )
 def _train_in_pieces(answer: Callable) -> str:
-    pieces = [[make_batch(10 * rank + i) for i in range(4)] for rank in range(2)]
-    run = launch(step_in_pieces, answer, pieces, ranks=2, device="cpu", time_limit=LIMIT)
+    steps = [[[make_batch(100 * n + 10 * rank + i) for i in range(n)] for rank in range(2)] for n in (4, 3)]
+    results = on_ranks(steps_in_pieces, answer, *steps, ranks=2, seconds=LIMIT)
     network = mlp()
-    x, y = (torch.cat(parts) for parts in zip(*[piece for row in pieces for piece in row], strict=True))
-    big = train(network, [lambda: cross_entropy(network(x), y)], lr=0.5)
-    start = all_weights(mlp())
-    size = float((run.results[0][1] - start).norm() / (big - start).norm())
-    if not 0.99 < size < 1.01:
-        wrong("The step has not the size of the big batch's step.", expected="1 times its size",
-              got=f"{size:.2f} times its size")  # fmt: skip
-    for rank, (_, weights) in enumerate(run.results):
-        expect(f"weights of rank {rank} after the step", big, weights, tol=TOLERANCE)
-    expect("all-reduces that each rank started", [1, 1], [reduced for reduced, _ in run.results])
-    return "4 pieces on 2 ranks, 1 all-reduce, and the step of one big batch."
+    start = all_weights(network)
+    for number, pieces in enumerate(steps):
+        where = f"The {'first' if number == 0 else 'second'} step, of {len(pieces[0])} pieces"
+        x, y = (torch.cat(parts) for parts in zip(*[piece for row in pieces for piece in row], strict=True))
+        big = train(network, [lambda x=x, y=y: cross_entropy(network(x), y)], lr=0.5)
+        ours = [result[number][1] for result in results]
+        same_weights(f"After {where[0].lower()}{where[1:]}", ours)
+        if torch.allclose(ours[0], big - 0.5 * LEFT_OVER, rtol=0, atol=TOLERANCE):
+            wrong(f"{where}: gradients from before it are still in it.", expected="optimizer.zero_grad() first",
+                  got="a step that also follows older gradients")  # fmt: skip
+        size = float((ours[0] - start).norm() / (big - start).norm())
+        if not 0.99 < size < 1.01:
+            wrong(f"{where}, has not the size of the big batch's step.", expected="1 times its size",
+                  got=f"{size:.2f} times its size")  # fmt: skip
+        same(f"{where}: weights after it", big, ours[0], tol=TOLERANCE)
+        expect(f"{where}: all-reduces that each rank started", [1, 1], [result[number][0] for result in results])
+        start = big
+    return "4 pieces, then 3, on 2 ranks: 1 all-reduce a step, and the step of one big batch."
 
 
 # -- parameters without a gradient -------------------------------------------------------------------------------------
@@ -167,64 +185,15 @@ def _train_two_heads(answer: Callable) -> str:
     batches = [
         [(x[:, :8], x[:, 8:9], head) for x, head in zip(*pair, strict=True)] for pair in zip(images, heads, strict=True)
     ]
-    run = launch(after_two_heads, answer, batches, ranks=2, device="cpu", time_limit=LIMIT)
-    if run.results[0] is None:
-        wrong("The trained network did not come back.", expected="return network", got=None)
+    results = on_ranks(after_two_heads, answer, batches, ranks=2, seconds=LIMIT)
+    ends = the_network_came_back(results, "return network")
     network = TwoHeads()
     steps = [
         lambda step=step: sum(mse_loss(network(x, head), y) for x, y, head in step) / 2
         for step in zip(*batches, strict=True)
     ]
     alone = train(network, steps, lr=0.1)
-    for rank, weights in enumerate(run.results):
-        expect(f"weights of rank {rank} after 3 steps, against one process with all the data", alone, weights,
-               tol=TOLERANCE)  # fmt: skip
+    for rank, weights in enumerate(ends):
+        same(f"weights of rank {rank} after 3 steps, against one process with all the data", alone, weights,
+             tol=TOLERANCE)  # fmt: skip
     return f"Heads {heads[0]} on rank 0, {heads[1]} on rank 1: the weights of one process with all the data."
-
-
-# -- one file, many writers --------------------------------------------------------------------------------------------
-
-
-def train_and_save(batches, path):
-    """Train, save the network's state dict at `path`, and return what every rank then loads from there."""
-    model = DDP(mlp())
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches:
-        optimizer.zero_grad()
-        cross_entropy(model(x), y).backward()
-        optimizer.step()
-    if dist.get_rank() == 0:
-        torch.save(model.module.state_dict(), path)
-    dist.barrier()
-    return torch.load(path)
-
-
-@exercise(
-    train_and_save,
-    "All ranks hold the same weights. How many of them open the file for writing?",
-    "Save `if dist.get_rank() == 0:`, and let nobody read before that is done.",
-    "`dist.barrier()` after the `if`, on every rank; inside it, rank 0 would wait there alone.",
-)
-def _train_and_save(answer: Callable) -> str:
-    batches = [[make_batch(10 * rank + i) for i in range(2)] for rank in range(3)]
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "model.pt")
-        torch.save(mlp().state_dict(), path)  # left by an earlier run
-        run = launch(after_saving, answer, batches, path, ranks=3, device="cpu", time_limit=LIMIT)
-        writes = [count for count, _ in run.results]
-        if sum(writes) != 1:
-            wrong("The file was written by more ranks than one, at the same time, or by none.",
-                  expected="1 write in all", got=f"writes by ranks 0, 1, 2: {writes}")  # fmt: skip
-        left = torch.load(path)
-    network = mlp()
-    steps = [lambda step=step: cross_entropy(network(torch.cat([x for x, _ in step])), torch.cat([y for _, y in step]))
-             for step in zip(*batches, strict=True)]  # fmt: skip
-    train(network, steps, lr=0.1)
-    expect("what was left in the file", dict(network.state_dict()), left, tol=TOLERANCE)
-    old = mlp().state_dict()
-    for rank, (_, loaded) in enumerate(run.results):
-        if loaded is not None and all(torch.equal(old[name], loaded.get(name, torch.empty(0))) for name in old):
-            wrong(f"Rank {rank} read the file before rank 0 had written it.",
-                  expected="the weights that were just trained", got="the weights of an earlier run")  # fmt: skip
-        expect(f"what rank {rank} loaded", left, loaded, tol=TOLERANCE)
-    return "1 write, by one rank; all 3 ranks loaded the weights that were just trained."

@@ -1,0 +1,99 @@
+"""Published solutions that run on ranks say where each tensor they make lives, so that they run on GPUs, too.
+
+On GPUs a collective takes no tensor of the CPU, and where ranks are on the CPU nobody would notice one. Here a solution
+runs on CPU ranks, and what it makes without a device is a meta tensor: it has no numbers, and no collective takes it.
+"""
+
+import functools
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
+
+from course_utils import check
+from course_utils.checks import all_exercises
+from course_utils.ranks.launch import launch
+
+ON_CORES = ("spmd", "trainer")  # launched on XLA's cores, where the device is XLA's
+
+
+class Homeless(TorchFunctionMode):
+    """What the course's own code makes without saying where goes to the meta device."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        ours = "/torch/" not in sys._getframe(1).f_code.co_filename
+        if ours and func in _device_constructors() and kwargs.get("device") is None:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+def homeless(solution):
+    """The solution with `Homeless`; a network that it makes must be moved before it is wrapped."""
+
+    @functools.wraps(solution)
+    def run(*args, **kwargs):
+        given = [id(value) for value in args if isinstance(value, nn.Module)]
+        move, wrap = nn.Module.to, nn.parallel.DistributedDataParallel.__init__
+
+        def moved(module, *where, **options):
+            given.append(id(module))
+            return move(module, *where, **options)
+
+        def wrapped(self, module, *more, **options):
+            assert id(module) in given, "DDP(network) of a network that was not moved with .to(pick())"
+            wrap(self, module, *more, **options)
+
+        nn.Module.to, nn.parallel.DistributedDataParallel.__init__ = moved, wrapped
+        try:
+            with Homeless():
+                return solution(*args, **kwargs)
+        finally:
+            nn.Module.to, nn.parallel.DistributedDataParallel.__init__ = move, wrap
+
+    return run
+
+
+def on_ranks():
+    """The names of all exercises whose check launches ranks."""
+    for name, exercise in all_exercises().items():
+        module = sys.modules[exercise.published.__module__]
+        uses = {getattr(value, "__module__", "") for value in vars(module).values()}
+        launches = uses & {"course_utils.ranks.launch", "course_utils.checks.on_ranks"}
+        if launches and module.__name__.rpartition(".")[2] not in ON_CORES:
+            yield name
+
+
+@pytest.mark.parametrize("name", list(on_ranks()))
+def test_a_solution_says_where_its_tensors_live(name):
+    exercise = getattr(check, name)
+    verdict = exercise(homeless(exercise.published))
+    assert verdict, str(verdict)
+
+
+def count_on_the_cpu(losses):
+    total = torch.zeros(2)
+    total[0], total[1] = losses.sum(), len(losses)
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()
+
+
+def not_moved(batches):
+    from course_utils.lessons.models import mlp
+
+    return nn.parallel.DistributedDataParallel(mlp()).module
+
+
+@pytest.mark.parametrize(("exercise", "answer"), [("mean_over_ranks", count_on_the_cpu), ("train_uneven", not_moved)])
+def test_it_would_be_seen(exercise, answer):
+    verdict = getattr(check, exercise)(homeless(answer))
+    assert verdict.state == "wrong"
+    assert "raised" in verdict.text
+
+
+def test_a_tensor_with_a_device_is_there():
+    assert launch(homeless(lambda: torch.zeros(1, device="cpu").device.type), ranks=1).results == ["cpu"]
