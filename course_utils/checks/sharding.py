@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import operator
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +13,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..machine.devices import pick
 from ..ranks.launch import launch
+from .compare import difference, kind
 from .exercise import exercise, expect, wrong
 
 RANKS = 3
 SECONDS = 30.0  # a collective that some ranks never call ends here, in words
 
 
-def zero_bytes(parameters: float, ranks: int, stage: int) -> float:
+def zero_bytes(parameters, ranks, stage):
     states = 12 / ranks if stage >= 1 else 12
     gradients = 2 / ranks if stage >= 2 else 2
     weights = 2 / ranks if stage >= 3 else 2
@@ -33,14 +37,15 @@ def zero_bytes(parameters: float, ranks: int, stage: int) -> float:
 def _zero_bytes(answer: Callable[[float, int, int], float]) -> str:
     for parameters, ranks in [(7.5e9, 64), (7.5e9, 1), (1.3e9, 8)]:
         for stage in range(4):
-            expected = zero_bytes(parameters, ranks, stage) / 1e9
-            got = answer(parameters, ranks, stage)
-            what = f"zero_bytes({parameters:g}, {ranks}, {stage}), in GB"
-            expect(what, round(expected, 3), round(got / 1e9, 3) if type(got) in (int, float) else got)
+            expected, got = zero_bytes(parameters, ranks, stage), answer(parameters, ranks, stage)
+            what = f"zero_bytes({parameters:g}, {ranks}, {stage})"
+            if difference(expected / 1e9, got, 1e-3) == "":
+                wrong(f"{what} is right in gigabytes.", expected=f"bytes: {expected:.6g}", got=got)
+            expect(what, expected, got, tol=1e-6 * expected)
     return "As in the ZeRO paper's figure 1: 120, 31.4, 16.6 and 1.9 GB for 7.5 billion parameters on 64 ranks."
 
 
-def deal_parameters(sizes: list[int], ranks: int) -> list[int]:
+def deal_parameters(sizes, ranks):
     owners, loads = [0] * len(sizes), [0] * ranks
     for number in sorted(range(len(sizes)), key=lambda i: -sizes[i]):  # the largest first
         owners[number] = loads.index(min(loads))
@@ -56,19 +61,34 @@ def deal_parameters(sizes: list[int], ranks: int) -> list[int]:
     "you return is in the order of `sizes`.",
 )
 def _deal_parameters(answer: Callable[[list[int], int], list[int]]) -> str:
-    for sizes, ranks in [([4, 4, 4, 4], 4), ([1, 2, 3, 6], 2), ([4096, 64, 4096, 64, 640, 10], 3), ([5, 1], 4)]:
+    draw = random.Random(0)
+    cases = [([4, 4, 4, 4], 4), ([1, 2, 3, 6], 2), ([4096, 64, 4096, 64, 640, 10], 3), ([5, 1], 4)]
+    cases.append(([5, 4, 3, 3, 3], 2))
+    cases += [([draw.randint(1, 9) for _ in range(9)], ranks) for ranks in (2, 3, 4)]
+    for sizes, ranks in cases:
         call = f"deal_parameters({sizes}, {ranks})"
         got = answer(list(sizes), ranks)
         expected = deal_parameters(sizes, ranks)
         if not isinstance(got, (list, tuple)) or len(got) != len(sizes):
             expect(f"{call}: a rank for each parameter", expected, got)
-        if strange := [o for o in got if type(o) is not int or not 0 <= o < ranks]:
-            wrong(f"{call}: each entry is the number of a rank.", expected=f"0 to {ranks - 1}", got=strange[0])
+        got = [_rank(call, owner, ranks) for owner in got]
         most, least = _largest(sizes, got, ranks), _largest(sizes, expected, ranks)
         if most > least:
             wrong(f"{call}: one rank gets more than it needs to.", expected=f"at most {least} for a rank",
-                  got=f"{most}, dealt as {list(got)}")  # fmt: skip
+                  got=f"{most}, dealt as {got}")  # fmt: skip
     return "Every parameter has one owner, and no rank has more than it must."
+
+
+def _rank(call: str, owner: Any, ranks: int) -> int:
+    """A whole number of any kind, numpy's and torch's included, that is a rank."""
+    try:
+        number = operator.index(owner)
+    except (TypeError, RuntimeError):
+        number = -1
+    if isinstance(owner, bool) or not 0 <= number < ranks:
+        what = f"{owner!r}, {kind(owner)}" if number < 0 else owner
+        wrong(f"{call}: each entry is the number of a rank.", expected=f"0 to {ranks - 1}", got=what)
+    return number
 
 
 def _largest(sizes: list[int], owners: list[int], ranks: int) -> int:
@@ -78,14 +98,14 @@ def _largest(sizes: list[int], owners: list[int], ranks: int) -> int:
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
-def shard_optimizer(parameters: list[nn.Parameter], make: Make) -> Callable[[], None]:
+def shard_optimizer(parameters, make):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     trained = [p for p in parameters if p.requires_grad]
     owners = deal_parameters([p.numel() for p in trained], ranks)
     mine = [p for p, owner in zip(trained, owners, strict=True) if owner == rank]
     optimizer = make(mine) if mine else None  # torch's optimizers refuse an empty list
 
-    def step() -> None:
+    def step():
         for p, owner in zip(trained, owners, strict=True):
             dist.reduce(p.grad, dst=owner)
         for p in mine:
@@ -116,7 +136,8 @@ class Trust(torch.optim.Optimizer):
 
 
 CASES: dict[str, tuple[Make, tuple[int, ...], int]] = {  # name: optimizer, layers' sizes, states per parameter
-    "Adam": (lambda parameters: torch.optim.Adam(parameters, lr=0.05), (6, 7, 5, 3), 2),
+    "SGD": (lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9), (6, 7, 5, 3), 1),
+    "Adam": (lambda parameters: torch.optim.Adam(parameters, lr=0.05), (4, 4, 4, 4, 4), 2),
     "Adam, fewer parameters than ranks": (lambda parameters: torch.optim.Adam(parameters, lr=0.05), (6, 3), 2),
     "an optimizer that looks at whole tensors": (Trust, (6, 7, 5, 3), 1),
 }
@@ -131,7 +152,7 @@ def _model(sizes: tuple[int, ...]) -> nn.Sequential:
             p.copy_(torch.randn(p.shape, generator=generator) / 2)
     if len(layers) > 1:
         layers[1].requires_grad_(False)
-    return nn.Sequential(*layers)
+    return nn.Sequential(*layers).to(pick())
 
 
 def _train_sharded(answer: Callable[..., Any], case: str, count: int) -> dict[str, Any]:
@@ -150,7 +171,8 @@ def _train_sharded(answer: Callable[..., Any], case: str, count: int) -> dict[st
     if not callable(step):
         return {"step": step}
     for number in range(count):
-        x = torch.randn(4, sizes[0], generator=torch.Generator().manual_seed(10 * number + dist.get_rank()))
+        generator = torch.Generator().manual_seed(10 * number + dist.get_rank())
+        x = torch.randn(4, sizes[0], generator=generator).to(pick())
         for model in (mine, reference):
             model.zero_grad()
             model(x).square().mean().backward()
@@ -160,7 +182,7 @@ def _train_sharded(answer: Callable[..., Any], case: str, count: int) -> dict[st
         whole.step()
         step()
         pairs = zip(mine.named_parameters(), reference.parameters(), strict=True)
-        steps.append({name: (p.detach().clone(), q.detach().clone()) for (name, p), q in pairs})
+        steps.append({name: (p.detach().cpu().clone(), q.detach().cpu().clone()) for (name, p), q in pairs})
     states = [t for o in made for state in o.state.values() for t in state.values() if torch.is_tensor(t) and t.dim()]
     return {"steps": steps, "made": len(made), "states": sum(t.numel() for t in states)}
 
@@ -179,7 +201,7 @@ def _shard_optimizer(answer: Callable[[list[nn.Parameter], Make], Callable[[], N
         """What the answer is to return."""
 
     for case, (_, sizes, per_parameter) in CASES.items():
-        run = launch(_train_sharded, answer, case, 3, ranks=RANKS, device="cpu", time_limit=SECONDS, show=False)
+        run = launch(_train_sharded, answer, case, 3, ranks=RANKS, time_limit=SECONDS, show=False)
         for rank, result in enumerate(run.results):
             if "step" in result:
                 expect(f"What it returns on rank {rank}", step, result["step"])

@@ -1,12 +1,15 @@
 """The exercises of notebook 08: published solutions pass, plausible wrong answers fail in words."""
 
+import itertools
+
+import numpy as np
 import pytest
 
 from course_utils import check, launch
 from course_utils.lessons.model_parallel import stream, there_and_back
 
 
-@pytest.mark.parametrize(("name", "words"), [("idle_shares", "three real ranks measured"), ("balance", "40 ms")])
+@pytest.mark.parametrize(("name", "words"), [("idle_shares", "three real ranks measured"), ("balance", "20 ms")])
 def test_solutions(name, words):
     exercise = getattr(check, name)
     verdict = exercise(exercise.published)
@@ -55,6 +58,14 @@ def until_full(costs, stages):
     return counts
 
 
+def smallest_spread(costs, stages):
+    """The least difference between the slowest and the fastest stage: balanced, and slower than need be."""
+    ways = [(0, *cuts, len(costs)) for cuts in itertools.combinations(range(1, len(costs)), stages - 1)]
+    stages_of = {way: [sum(costs[a:b]) for a, b in itertools.pairwise(way)] for way in ways}
+    best = min(ways, key=lambda way: max(stages_of[way]) - min(stages_of[way]))
+    return [b - a for a, b in itertools.pairwise(best)]
+
+
 def costs_themselves(costs, stages):
     return costs[:stages]
 
@@ -64,6 +75,8 @@ def costs_themselves(costs, stages):
     [
         (equal_counts, "balance([8, 1, 1, 1, 1, 1, 1, 2], 4) = [2, 2, 2, 2]: a slowest stage of 8 can be had"),
         (until_full, "can be had, this one has"),
+        (smallest_spread, "can be had, this one has"),
+        (lambda costs, stages: [1.5] * stages, "how many layers a stage takes is a whole number"),
         (costs_themselves, "each of the 4 stages takes at least one layer, and together they take all 8"),
     ],
 )
@@ -73,6 +86,28 @@ def test_balance_wrong(answer, words):
     assert words in verdict.text, str(verdict)
     assert verdict.expected
     assert verdict.got
+
+
+def test_balance_may_use_up_its_argument_and_count_with_numpy():
+    def balance(costs, stages):
+        counts = check.balance.published(costs, stages)
+        costs.clear()
+        return list(np.array(counts))
+
+    verdict = check.balance(balance)
+    assert verdict, str(verdict)
+    assert "every 2" in verdict.text
+
+
+def test_idle_shares_may_use_up_its_arguments():
+    def idle_shares(forward, backward):
+        own = []
+        while forward:
+            own.append(forward.pop(0) + backward.pop(0))
+        return [1 - each / sum(own) for each in own]
+
+    verdict = check.idle_shares(idle_shares)
+    assert verdict, str(verdict)
 
 
 def test_answers_that_raise():
@@ -97,7 +132,10 @@ def test_stubs():
 
 
 def test_the_slowest_stage_sets_the_pace():
-    run = launch(stream, [0.02, 0.06, 0.02], 5, ranks=3, device="cpu", time_limit=30)
+    run = launch(stream, [0.02, 0.06, 0.02], 5, ranks=3, time_limit=30)
+    for rank in range(3):  # each batch as it was sent: none was changed on its way
+        spans = [s.name for s in run.timeline.spans if s.rank == rank and s.role == "forward"]
+        assert spans == [f"forward {number}" for number in range(5)]
     for rank, seconds in enumerate((0.1, 0.3, 0.1)):
         assert run.timeline.busy(rank) == pytest.approx(seconds, rel=0.3)
     ends = [s.end for s in run.timeline.spans if s.rank == 2 and s.role == "forward"]
@@ -105,5 +143,5 @@ def test_the_slowest_stage_sets_the_pace():
 
 
 def test_one_batch_at_a_time_leaves_all_but_one_rank_idle():
-    run = launch(there_and_back, [0.03] * 4, [0.06] * 4, 2, ranks=4, device="cpu", time_limit=30)
+    run = launch(there_and_back, [0.03] * 4, [0.06] * 4, 2, ranks=4, time_limit=30)
     assert sum(map(run.timeline.idle, range(4))) / 4 == pytest.approx(0.75, abs=0.05)

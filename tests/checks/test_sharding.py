@@ -1,5 +1,6 @@
 """The exercises of notebook 07: published solutions pass, plausible wrong answers fail in words."""
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -26,12 +27,24 @@ def fp32(parameters, ranks, stage):
     return sum(each / share for each, share in zip((4, 4, 8), shares, strict=True)) * parameters
 
 
+def in_gigabytes(parameters, ranks, stage):
+    return check.zero_bytes.published(parameters, ranks, stage) / 1e9
+
+
+@pytest.mark.parametrize("kind", [np.float64, torch.tensor])
+def test_zero_bytes_of_other_kinds(kind):
+    published = check.zero_bytes.published
+    verdict = check.zero_bytes(lambda parameters, ranks, stage: kind(published(parameters, ranks, stage)))
+    assert verdict, str(verdict)
+
+
 @pytest.mark.parametrize(
     ("answer", "what", "expected", "got"),
     [
-        (all_divided, "zero_bytes(7.5e+09, 64, 1), in GB", "31.406", "1.875"),
-        (fp32, "zero_bytes(7.5e+09, 64, 1), in GB", "31.406", "60.938"),
-        (lambda parameters, ranks, stage: "120 GB", "a number was expected", "120", "'120 GB'"),
+        (all_divided, "zero_bytes(7.5e+09, 64, 1)", "3.14062e+10", "1.875e+09"),
+        (fp32, "zero_bytes(7.5e+09, 64, 1)", "3.14062e+10", "6.09375e+10"),
+        (lambda parameters, ranks, stage: "120 GB", "a number was expected", "1.2e+11", "'120 GB'"),
+        (in_gigabytes, "zero_bytes(7.5e+09, 64, 0) is right in gigabytes", "bytes: 1.2e+11", "120"),
     ],
 )
 def test_zero_bytes_wrong(answer, what, expected, got):
@@ -57,6 +70,39 @@ def as_they_come(sizes, ranks):
     return owners
 
 
+def last_load(sizes, ranks):
+    """`=` where `+=` is meant."""
+    owners, loads = [0] * len(sizes), [0] * ranks
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        owners[i] = loads.index(min(loads))
+        loads[owners[i]] = sizes[i]
+    return owners
+
+
+def rest_on_the_last(sizes, ranks):
+    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    return [min(order.index(i), ranks - 1) for i in range(len(sizes))]
+
+
+def largest_first_only(sizes, ranks):
+    first = max(range(len(sizes)), key=lambda i: sizes[i])
+    order = [first, *(i for i in range(len(sizes)) if i != first)]
+    owners = as_they_come([sizes[i] for i in order], ranks)
+    return [owners[order.index(i)] for i in range(len(sizes))]
+
+
+@pytest.mark.parametrize("answer", [last_load, rest_on_the_last, largest_first_only])
+def test_deal_parameters_unbalanced(answer):
+    verdict = check.deal_parameters(answer)
+    assert verdict.state == "wrong"
+    assert "one rank gets more than it needs to" in verdict.text
+
+
+def test_deal_parameters_with_numpy():
+    verdict = check.deal_parameters(lambda sizes, ranks: list(np.array(check.deal_parameters.published(sizes, ranks))))
+    assert verdict, str(verdict)
+
+
 @pytest.mark.parametrize(
     ("answer", "what", "got"),
     [
@@ -64,6 +110,7 @@ def as_they_come(sizes, ranks):
         (as_they_come, "one rank gets more than it needs to", "8, dealt as [0, 1, 0, 1]"),
         (lambda sizes, ranks: [0], "a rank for each parameter", "[0]"),
         (lambda sizes, ranks: [1 + i % ranks for i in range(len(sizes))], "the number of a rank", "4"),
+        (lambda sizes, ranks: [0.0] * len(sizes), "the number of a rank", "0.0, a float"),
     ],
 )
 def test_deal_parameters_wrong(answer, what, got):
@@ -132,6 +179,33 @@ def in_flat_pieces(parameters, make):
     return step
 
 
+def sum_of_gradients(parameters, make):
+    """Without the division: Adam does not see it, SGD does."""
+    return dealt(parameters, make, check.deal_parameters.published, 1)
+
+
+def dealt_as_they_come(parameters, make):
+    return dealt(parameters, make, as_they_come, dist.get_world_size())
+
+
+def dealt(parameters, make, deal, divisor):
+    trained = trained_of(parameters)
+    owners = deal([p.numel() for p in trained], dist.get_world_size())
+    mine = [p for p, owner in zip(trained, owners, strict=True) if owner == dist.get_rank()]
+    optimizer = make(mine) if mine else None
+
+    def step():
+        for p in trained:
+            dist.all_reduce(p.grad)
+            p.grad /= divisor
+        if optimizer:
+            optimizer.step()
+        for p, owner in zip(trained, owners, strict=True):
+            dist.broadcast(p.detach(), src=owner)
+
+    return step
+
+
 def not_sent(parameters, make):
     trained, rank = trained_of(parameters), dist.get_rank()
     mine = trained[rank::3]
@@ -172,9 +246,11 @@ def empty_on_a_rank(parameters, make):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (not_sharded, "Adam: the weights are right, but rank 0 keeps states that others could keep"),
+        (not_sharded, "SGD: the weights are right, but rank 0 keeps states that others could keep"),
         (in_flat_pieces, "an optimizer that looks at whole tensors: 0.weight on rank 0 after step 1"),
-        (not_sent, "Adam: 0.bias on rank 0 after step 1"),
+        (not_sent, "SGD: 0.bias on rank 0 after step 1"),
+        (sum_of_gradients, "SGD: 0.weight on rank 0 after step 1"),
+        (dealt_as_they_come, "Adam: the weights are right, but rank 1 keeps states that others could keep"),
         (with_frozen, "'NoneType'"),
         (empty_on_a_rank, "optimizer got an empty parameter list"),
         (lambda parameters, make: 3, "What it returns on rank 0"),
@@ -189,7 +265,7 @@ def test_shard_optimizer_wrong(answer, words):
 
 def test_shard_optimizer_says_how_much_is_kept():
     verdict = check.shard_optimizer(not_sharded)
-    assert (verdict.expected, verdict.got) == ("at most 84 values of the 134", "134 values")
+    assert (verdict.expected, verdict.got) == ("at most 42 values of the 67", "67 values")
 
 
 def test_shard_optimizer_that_returns_nothing_yet():

@@ -62,10 +62,50 @@ def gathers_the_hidden(x, up, down):
     return add_up(linear(hidden.chunk(ranks, -1)[rank], down.weight.chunk(ranks, dim=1)[rank])) + down.bias
 
 
+def whole_hidden(x, up, down):
+    rank, ranks = place()
+    hidden = gelu(up(fan_out(x))).chunk(ranks, -1)[rank]
+    return add_up(linear(hidden, down.weight.chunk(ranks, dim=1)[rank])) + down.bias
+
+
+def masked(x, up, down):
+    rank, ranks = place()
+    hidden = gelu(up(fan_out(x)))
+    mask = torch.zeros_like(hidden)
+    mask.chunk(ranks, -1)[rank].fill_(1)
+    return add_up(linear(hidden * mask, down.weight)) + down.bias
+
+
+class Louder(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight):
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def other_gradients(x, up, down, ranks_concerned=(0, 1, 2, 3)):
+    rank, ranks = place()
+    weight = up.weight.chunk(ranks)[rank]
+    weight = Louder.apply(weight) if rank in ranks_concerned else weight
+    hidden = gelu(linear(fan_out(x), weight, up.bias.chunk(ranks)[rank]))
+    return add_up(linear(hidden, down.weight.chunk(ranks, dim=1)[rank])) + down.bias
+
+
+def other_gradients_on_rank_0(x, up, down):
+    return other_gradients(x, up, down, ranks_concerned=(0,))
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (whole, "This rank used all of up.weight"),
+        (whole, "Rank 0 of 2 computes more than its part"),
+        (whole_hidden, "Rank 0 of 2 computes more than its part"),
+        (masked, "Rank 0 of 2 computes more than its part"),
+        (other_gradients, "The gradient of up.weight is wrong"),
+        (other_gradients_on_rank_0, "The gradient of up.weight is wrong"),
         (no_reduction, "mlp_part(x, up, down) on rank 0 of 2: "),
         (bias_on_every_rank, "the last bias is to be added once"),
         (no_fan_out, "The gradient of x on rank 0 of 2 is only this rank's part of it"),
@@ -80,6 +120,62 @@ def test_mlp_wrong(answer, words):
     assert verdict.expected
     assert verdict.got
     assert "course_utils" not in str(verdict)
+
+
+class Columns(torch.nn.Module):
+    """As in the notebook: with a copy of its part."""
+
+    def __init__(self, layer):
+        super().__init__()
+        rank, ranks = place()
+        self.weight = torch.nn.Parameter(layer.weight.chunk(ranks)[rank].detach().clone())
+        self.bias = torch.nn.Parameter(layer.bias.chunk(ranks)[rank].detach().clone())
+
+    def forward(self, x):
+        return linear(fan_out(x), self.weight, self.bias)
+
+
+class Rows(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        rank, ranks = place()
+        self.weight = torch.nn.Parameter(layer.weight.chunk(ranks, dim=1)[rank].detach().clone())
+        self.bias = torch.nn.Parameter(layer.bias.detach().clone())
+
+    def forward(self, x):
+        return add_up(linear(x, self.weight)) + self.bias
+
+
+def with_modules(x, up, down):
+    return Rows(down)(gelu(Columns(up)(x)))
+
+
+def every_nth(x, up, down):
+    rank, ranks = place()
+    hidden = gelu(linear(fan_out(x), up.weight[rank::ranks], up.bias[rank::ranks]))
+    return add_up(linear(hidden, down.weight[:, rank::ranks])) + down.bias
+
+
+def bias_on_rank_0(x, up, down):
+    rank, ranks = place()
+    return add_up(linear(hidden_part(fan_out(x), up), down.weight.chunk(ranks, dim=1)[rank],
+                         down.bias if rank == 0 else None))  # fmt: skip
+
+
+def share_of_the_bias(x, up, down):
+    return add_up(partial_sum(fan_out(x), up, down) + down.bias / dist.get_world_size())
+
+
+@pytest.mark.parametrize("answer", [with_modules, every_nth, bias_on_rank_0, share_of_the_bias])
+def test_mlp_right_in_other_ways(answer):
+    verdict = check.mlp_part(answer)
+    assert verdict, str(verdict)
+
+
+def test_mlp_detached():
+    verdict = check.mlp_part(lambda x, up, down: (add_up(partial_sum(x, up, down)) + down.bias).detach())
+    assert verdict.state == "wrong"
+    assert "cut off from x" in verdict.text
 
 
 def test_mlp_without_gradient():
@@ -114,6 +210,34 @@ def not_split(x, attention):
     return attention(x)
 
 
+def whole_heads(x, attention):
+    rank, ranks = place()
+    x = fan_out(x)
+    q, k, v = (part(x).unflatten(-1, (-1, attention.head)).transpose(1, 2)
+               for part in (attention.q, attention.k, attention.v))  # fmt: skip
+    mixed = scaled_dot_product_attention(q, k, v, is_causal=True).chunk(ranks, 1)[rank]
+    out = attention.out.weight.chunk(ranks, dim=1)[rank]
+    return add_up(linear(mixed.transpose(1, 2).flatten(2), out)) + attention.out.bias
+
+
+def with_softmax(x, attention):
+    """Right, without torch's attention."""
+    rank, ranks = place()
+    x = fan_out(x)
+    q, k, v = (linear(x, part.weight.chunk(ranks)[rank], part.bias.chunk(ranks)[rank])
+               .unflatten(-1, (-1, attention.head)).transpose(1, 2)
+               for part in (attention.q, attention.k, attention.v))  # fmt: skip
+    later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+    scores = (q @ k.transpose(2, 3) / attention.head**0.5).masked_fill(later, float("-inf"))
+    mixed = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    return add_up(linear(mixed, attention.out.weight.chunk(ranks, dim=1)[rank])) + attention.out.bias
+
+
+def test_attention_right_in_another_way():
+    verdict = check.attention_part(with_softmax)
+    assert verdict, str(verdict)
+
+
 def no_heads(x, attention):
     rank, ranks = place()
     x = fan_out(x)
@@ -127,7 +251,8 @@ def no_heads(x, attention):
     ("answer", "words"),
     [
         (other_heads, "attention_part(x, attention) on rank 0 of 2: off by"),
-        (not_split, "This rank used all of q.weight"),
+        (not_split, "Rank 0 of 2 computes more than its part"),
+        (whole_heads, "Rank 0 of 2 computes more than its part"),
         (no_heads, "attention_part(x, attention) on rank 0 of 2: off by"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -1,0 +1,63 @@
+"""What a sharded model keeps on a rank, in bytes; and FSDP2's messages: a span around each, and their buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ..ranks.spans import span
+
+# The forms for one tensor, which FSDP2 uses; before torch 2.13 they had the names on the right.
+reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+def held(tensors: Iterable[Tensor]) -> int:
+    """Bytes that lie behind these tensors on this rank, each storage once; of a `DTensor` the part that is here."""
+    local = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
+    return sum({s.data_ptr(): s.nbytes() for s in (t.untyped_storage() for t in local)}.values())
+
+
+class Messages:
+    """What FSDP2 asks for a buffer and calls to send: it does what torch's own does, and takes note."""
+
+    def __init__(self, name: str, send: Callable[..., Any]) -> None:
+        self.name, self.send = name, send
+        self._buffers: list[tuple[StorageWeakRef, int]] = []
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        buffer = torch.empty(*size, dtype=dtype, device=device)
+        self._buffers.append((StorageWeakRef(buffer.untyped_storage()), buffer.nbytes))
+        return buffer
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, **how: Any) -> Any:
+        """The span begins and ends on the stream of the message, which on a CPU is the only one."""
+        with span(self.name, lane="compute" if output_tensor.device.type == "cpu" else "communication"):
+            return self.send(output_tensor, input_tensor, group=group, **how)
+
+    @property
+    def held(self) -> int:
+        """Bytes of the buffers that somebody still holds."""
+        self._buffers = [(storage, size) for storage, size in self._buffers if not storage.expired()]
+        return sum(size for _, size in self._buffers)
+
+
+def watch(model: nn.Module) -> tuple[Messages, Messages]:
+    """From now on the all-gathers and reduce-scatters of every `fully_shard` in `model` are spans; (gathers, scatters).
+
+    On an accelerator they have a lane of their own, beside the arithmetic; on a CPU, where FSDP2 waits for each, they
+    lie inside the forward and backward: `Timeline.flat()` cuts them out.
+    """
+    gathers, scatters = Messages("all-gather", all_gather), Messages("reduce-scatter", reduce_scatter)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_custom_all_gather(gathers)
+            module.set_custom_reduce_scatter(scatters)
+    return gathers, scatters
