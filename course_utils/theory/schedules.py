@@ -1,8 +1,9 @@
 """Pipeline schedules as data: what each rank does, in which order. No torch, no processes.
 
-A schedule is a list of instructions for every rank, messages included (`messages.py`). The same list is simulated
-here, drawn, and executed on real ranks (`lessons/pipeline.py`). GPipe: Huang et al. 2019. 1F1B: Narayanan et al., "PipeDream", 2019. Interleaved: Narayanan et
-al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", 2021.
+A schedule is a list of instructions for every rank, messages included (`messages.py`). The same list is simulated here,
+drawn, and executed on real ranks (`lessons/pipeline.py`). GPipe: Huang et al. 2019, here without its recomputation.
+1F1B: Fan et al., "DAPPLE", and Narayanan et al., "PipeDream-Flush", both 2021. Interleaved: Narayanan et al.,
+"Efficient large-scale language model training on GPU clusters using Megatron-LM", 2021.
 """
 
 from __future__ import annotations
