@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..machine.devices import pick
 from ..ranks.launch import launch
 from ..theory import cost
 from ..theory.cost import Cluster, Model, Plan, size
@@ -27,7 +28,7 @@ def _real_groups(shapes: list[tuple[int, int, int]]) -> list[dict[str, list[int]
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    meshes = [init_device_mesh("cpu", shape, mesh_dim_names=AXES) for shape in shapes]
+    meshes = [init_device_mesh(pick().type, shape, mesh_dim_names=AXES) for shape in shapes]
     return [{axis: dist.get_process_group_ranks(mesh.get_group(axis)) for axis in AXES} for mesh in meshes]
 
 
@@ -42,7 +43,7 @@ def _real_groups(shapes: list[tuple[int, int, int]]) -> list[dict[str, list[int]
 )
 def _groups(answer: Callable[[int, int, int, int], dict[str, list[int]]]) -> str:
     shapes = [(1, 2, 2), (2, 1, 2), (2, 2, 1), (4, 1, 1)]
-    run = launch(_real_groups, shapes, ranks=4, device="cpu", time_limit=SECONDS, show=False)
+    run = launch(_real_groups, shapes, ranks=4, time_limit=SECONDS, show=False)
     for number, (pp, dp, tp) in enumerate(shapes):
         for rank, found in enumerate(run.results):
             expect(f"groups({rank}, dp={dp}, tp={tp}, pp={pp}), beside torch's mesh on 4 real ranks",

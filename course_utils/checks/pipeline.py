@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from ..lessons import models, pipeline
+from ..machine.devices import pick
 from ..ranks.launch import launch
 from ..theory import schedules
 from .exercise import exercise, expect, wrong
@@ -79,7 +80,7 @@ def _on_ranks(answer: Callable[[int, int, int], str]) -> None:
     model = models.GPT(20, **SIZE)
     cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()
     schedule = schedules.parse([answer(rank, 4, 8) for rank in range(4)], 8)
-    run = launch(_step, schedule, x, y, ranks=4, device="cpu", time_limit=SECONDS, show=False)
+    run = launch(_step, schedule, x, y, ranks=4, time_limit=SECONDS, show=False)
     gradients = {name: gradient for result in run.results for name, gradient in result.items()}
     for name, parameter in model.named_parameters():
         expect(f"On 4 ranks, the gradient of {name}", parameter.grad, gradients.get(name), tol=1e-5)
@@ -88,6 +89,6 @@ def _on_ranks(answer: Callable[[int, int, int], str]) -> None:
 def _step(schedule: schedules.Schedule, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
     model = models.GPT(20, **SIZE)
     rank = dist.get_rank()
-    mine = {rank: pipeline.split(model, 4)[rank]}
-    pipeline.execute(schedule, mine, x, y, width=SIZE["width"], pace=(0.0, 0.0))
-    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    mine = {rank: pipeline.split(model, 4)[rank].to(pick())}
+    pipeline.execute(schedule, mine, x.to(pick()), y.to(pick()), width=SIZE["width"], pace=(0.0, 0.0))
+    return {name: p.grad.cpu() for name, p in model.named_parameters() if p.grad is not None}

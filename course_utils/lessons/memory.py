@@ -1,4 +1,4 @@
-"""What autograd keeps for the backward, in bytes, counted while it is kept: the same on a CPU and on an accelerator."""
+"""What a rank holds, in bytes: states, and what autograd keeps for backward; the same on a CPU and an accelerator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Kept:
@@ -44,10 +44,23 @@ class _Held:
 
     def __init__(self, kept: Kept, tensor: Tensor) -> None:
         self.kept, self.tensor, self.memory = kept, tensor.detach(), None
-        if not isinstance(tensor if tensor._base is None else tensor._base, torch.nn.Parameter):
+        if not isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter):
             self.memory = getattr(tensor, "_local_tensor", tensor).untyped_storage()
             kept._count(self.memory, 1)
 
     def __del__(self) -> None:
         if self.memory is not None:
             self.kept._count(self.memory, -1)
+
+
+def states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Bytes of the model's parameters, of their gradients and of what the optimizer keeps of them, on this rank.
+
+    Of a `DTensor` this rank's part counts. A count of steps, one number, does not.
+    """
+    parameters = list(model.parameters())
+    kept = [value for state in optimizer.state.values() for value in state.values()
+            if torch.is_tensor(value) and value.dim()]  # fmt: skip
+    groups = {"parameters": parameters, "gradients": [p.grad for p in parameters if p.grad is not None],
+              "optimizer": kept}  # fmt: skip
+    return {name: sum(getattr(t, "_local_tensor", t).nbytes for t in group) for name, group in groups.items()}

@@ -15,13 +15,12 @@ from torch.nn.functional import cross_entropy
 
 from ..ground.errors import CourseError
 from ..ranks.spans import span
-from ..theory.schedules import Instruction, Schedule
+from ..theory.schedules import Schedule
 from ..theory.simulate import label
 from .models import GPT
 
 if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage
-
 
 
 def split(model: GPT, parts: int) -> list[nn.Sequential]:
@@ -42,7 +41,7 @@ def execute(
     """Do this rank's instructions; gradients add up in the parts' parameters, as after one backward of the mean loss.
 
     Args:
-        parts: the parts of the model that are this rank's, by number.
+        parts: the parts of the model that are this rank's, by number; x and y are on their device.
         x, y: the whole batch, (B, T) int64 each; the first part reads x, the last one y.
         width: the activations between parts are (B / micro-batches, T, width).
         pace: seconds that a forward and a backward through one part take at the least; the rest is slept.
@@ -54,62 +53,65 @@ def execute(
     if len(x) % count:
         raise CourseError(f"A batch of {len(x)} cannot be cut into {count} equal micro-batches.")
     xs, ys = x.chunk(count), y.chunk(count)
-    inputs, outputs, arrived, sent, losses = {}, {}, {}, {}, []
+    inputs, outputs, coming, going, losses = {}, {}, {}, {}, []
     for step in schedule[dist.get_rank()]:
         key = step.stage, step.micro
-        tag = 2 * (step.edge * count + step.micro) + (step.what == "gradients")
         if step.name == "receive":
-            arrived[key] = torch.empty(*xs[0].shape, width, device=x.device)
-            with span(f"wait for {step.what} {step.micro}"):
-                dist.recv(arrived[key], step.peer, tag=tag)
-        elif step.name == "send" and step.what == "activations":
-            sent[step.message] = _send(outputs[key].detach(), step, tag)
+            message = torch.empty(*xs[0].shape, width, device=x.device)
+            coming[step.what, *key] = dist.irecv(message, step.peer), message
         elif step.name == "send":
-            sent[step.message] = _send(inputs.pop(key).grad, step, tag)
+            message = outputs[key].detach() if step.what == "activations" else inputs.pop(key).grad
+            going[step.what, *key] = dist.isend(message, step.peer), message
         elif step.name == "forward":
-            with span(label(*step[:3])), paced(pace[0]):
-                if step.stage > 0:
-                    inputs[key] = arrived.pop(key).requires_grad_()
-                out = parts[step.stage](inputs.get(key, xs[step.micro]))
+            inputs[key] = xs[step.micro] if step.stage == 0 else _here(coming, "activations", *key).requires_grad_()
+            with span(label(*step[:3])), paced(pace[0], x.device):
+                outputs[key] = parts[step.stage](inputs[key])
                 if step.stage == last:
-                    out = cross_entropy(out.flatten(0, 1), ys[step.micro].flatten())
-                    losses.append(out.detach())
-                outputs[key] = out
+                    loss = cross_entropy(outputs[key].flatten(0, 1), ys[step.micro].flatten())
+                    losses.append(loss.detach())
+                    outputs[key] = loss / count
         else:
-            with span(label(*step[:3])), paced(pace[1]):
-                if step.stage == last:
-                    (outputs.pop(key) / count).backward()
-                else:
-                    outputs.pop(key).backward(arrived.pop(key))
-                    sent.pop(("activations", *key))[0].wait()  # its gradient is back: it has arrived
-    for work, _message in sent.values():  # kept as it is until it has left
-        work.wait()
+            gradient = None if step.stage == last else _here(coming, "gradients", *key)
+            with span(label(*step[:3])), paced(pace[1], x.device):
+                outputs.pop(key).backward(gradient)
+            if gradient is not None:
+                _here(going, "activations", *key)  # its gradient is back, so it has arrived, and may be forgotten
+    for message in [*going]:
+        _here(going, *message)
     return losses
 
 
-def _send(message: Tensor, step: Instruction, tag: int) -> tuple[dist.Work, Tensor]:
-    with span(f"send {step.what} {step.micro}", lane="communication"):
-        return dist.isend(message, step.peer, tag=tag), message
+def _here(messages: dict[tuple, tuple[dist.Work, Tensor]], *which: str | int) -> Tensor:
+    """A message, once it has come or gone; until then its memory must stay as it is."""
+    work, message = messages.pop(which)
+    work.wait()
+    return message
 
 
 def watch(stage: PipelineStage, *, pace: tuple[float, float]) -> PipelineStage:
     """torch's own stage, with the spans and the pace of `execute` around each forward and backward."""
     for name, seconds in zip(("forward", "backward"), pace, strict=True):
         real = getattr(stage, f"{name}_one_chunk")
-        setattr(stage, f"{name}_one_chunk", partial(_timed, real, name, stage.stage_index, seconds))
+        setattr(stage, f"{name}_one_chunk", partial(_timed, real, name, stage, seconds))
     return stage
 
 
-def _timed(real: Callable, name: str, stage: int, seconds: float, *args: Any, **kwargs: Any) -> Any:
+def _timed(real: Callable, name: str, stage: PipelineStage, seconds: float, *args: Any, **kwargs: Any) -> Any:
     micro = args[0] if args else kwargs["bwd_chunk_id"]
-    with span(label(name, stage, micro)), paced(seconds):
+    with span(label(name, stage.stage_index, micro)), paced(seconds, stage.device):
         return real(*args, **kwargs)
 
 
 @contextmanager
-def paced(seconds: float) -> Iterator[None]:
+def paced(seconds: float, device: torch.device) -> Iterator[None]:
     """Let what is inside last `seconds` at the least: too few cores cannot show several ranks computing at once."""
+    # Of an accelerator only this stream is waited for: on others there are messages that come much later.
+    stream = torch.accelerator.current_stream(device) if seconds and device.type != "cpu" else None
+    if stream:
+        stream.synchronize()
     end = time.perf_counter() + seconds
     yield
+    if stream:
+        stream.synchronize()
     while (left := end - time.perf_counter()) > 0:
         time.sleep(left)

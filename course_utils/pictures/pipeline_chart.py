@@ -19,13 +19,16 @@ LEFT, RIGHT, ROW, HIGH, HEAD, FOOT = 60, 20, 24, 20, 22, 40  # px
 SHADES = {"forward": (style.ROLE["forward"], "#99C7E0"), "backward": (style.ROLE["backward"], "#EEBF99")}
 
 
-def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str = "") -> Picture:
-    """Pipelines below each other on one time axis, each box with the number of its micro-batch."""
-    png, alt = draw(timelines, title=title, foot=foot)
+def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str = "", unit: str = "s") -> Picture:
+    """Pipelines below each other on one time axis, each box with the number of its micro-batch.
+
+    unit: that of the spans' times, in words where it is not seconds: "forwards".
+    """
+    png, alt = draw(timelines, title=title, foot=foot, unit=unit)
     return Picture("", alt, png=png)
 
 
-def draw(timelines: Mapping[str, Timeline], *, title: str, foot: str) -> tuple[bytes, str]:
+def draw(timelines: Mapping[str, Timeline], *, title: str, foot: str, unit: str) -> tuple[bytes, str]:
     """(PNG, description): a panel per timeline, all from 0 and on one time axis."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -50,7 +53,7 @@ def draw(timelines: Mapping[str, Timeline], *, title: str, foot: str) -> tuple[b
         axes = figure.add_axes(
             (LEFT / width, 1 - y / height, (width - LEFT - RIGHT) / width, panels[name] / height), facecolor="none"
         )
-        _panel(axes, timeline, seconds, fonts, last=name == [*timelines][-1])
+        _panel(axes, timeline, seconds, fonts, unit=unit, last=name == [*timelines][-1])
     patches = [Patch(color=SHADES[role][0], lw=0) for role in SHADES] + [Patch(color=style.GREY, alpha=0.25, lw=0)]
     figure.legend(patches, [*SHADES, "waiting"], ncols=3, frameon=False, loc="lower left", labelcolor=style.GREY,
                   bbox_to_anchor=(LEFT / width - 0.01, (18 if foot else 0) / height), fontsize=fonts["fontsize"],
@@ -61,12 +64,12 @@ def draw(timelines: Mapping[str, Timeline], *, title: str, foot: str) -> tuple[b
     return to_png(figure), f"{title or 'Pipeline'}. Gantt chart of {ranks} ranks. {'; '.join(said)}. {foot}".strip()
 
 
-def _panel(axes: Axes, timeline: Timeline, seconds: float, fonts: dict, *, last: bool) -> None:
+def _panel(axes: Axes, timeline: Timeline, seconds: float, fonts: dict, *, unit: str, last: bool) -> None:
     ranks = timeline.ranks
     px = (style.WIDTH - LEFT - RIGHT) / seconds
     axes.set(xlim=(0, seconds), ylim=(len(ranks) * ROW, 0))
     axes.set_yticks([i * ROW + HIGH / 2 for i in range(len(ranks))], [f"rank {r}" for r in ranks], **fonts)
-    unit, scale = ("ms", 1000) if seconds < 1.5 else ("s", 1)
+    unit, scale = ("ms", 1000) if unit == "s" and seconds < 1.5 else (unit, 1)
     marks = [t for t in ticks(0, seconds * scale) if t <= seconds * scale * 1.0001]
     axes.set_xticks([t / scale for t in marks], tick_texts(marks) if last else [], **fonts)
     if last:

@@ -6,8 +6,11 @@ Sources of the formulas:
     Memory     Korthikanti et al. 2022, arXiv:2205.05198: activations sbh(10 + 24/t + 5as/(ht)) bytes a layer
     Ring       Patarasuk and Yuan 2009: an all-reduce sends 2(p-1)/p of its bytes
 
-What is left out, so that you can follow every number: communication hides behind nothing, rings are plain rings (no
-trees), layers are equally slow, and no memory is lost to fragments. The formulas are in `estimate.py`, the sizes they
+What is left out, so that you can follow every number: communication hides behind nothing, though DDP, FSDP and
+pipelines overlap it with arithmetic, so that plans with much of it look slower than they are; rings are plain rings, no
+trees; layers are equally slow, and small matrices as fast as large ones, so that micro-batch 1 looks best; no memory is
+lost to fragments, buckets and workspaces; tensor parts do not split the sequence; the all-reduces of a split embedding,
+of a split loss and of embeddings tied over two stages do not count. The formulas are in `estimate.py`, the sizes they
 need in `sizes.py`; here is the search: which plan fits, is fastest, or is nearest to one that does not.
 """
 
@@ -112,16 +115,19 @@ def nearest(model: Model, plan: Plan, cluster: Cluster, *, batch: int, precision
 
 def _advice(fit: Cost | None) -> str:
     if fit is None:
-        return f"Nor does anything on up to {MOST_DEVICES:,} such devices with this batch: take more memory a device."
-    return f"The fewest devices, doubling: {fit.plan.devices:,} ({fit.plan}; {size(fit.total)} a device)."
+        return (f"Nor does anything on more of them, at powers of two up to {MOST_DEVICES:,} and with this batch: take "
+                "more memory a device.")  # fmt: skip
+    return f"The fewest that do, at powers of two: {fit.plan.devices:,} ({fit.plan}; {size(fit.total)} a device)."
 
 
 def _on_more(model: Model, cluster: Cluster, *, devices: int, **options: object) -> Cost | None:
-    """The fastest fitting plan on twice, four times, … as many devices."""
-    while (devices := 2 * devices) <= MOST_DEVICES:
+    """The fastest fitting plan on the next power of two, the one after it, …"""
+    devices = 1 << devices.bit_length()
+    while devices <= MOST_DEVICES:
         found = plans(model, cluster, devices=devices, **options)
         if found and found[0].fits:
             return found[0]
+        devices *= 2
     return None
 
 

@@ -62,7 +62,10 @@ def ring(name: str, count: float, ranks: int) -> float:
 
 
 def bubble(stages: int, micros: int, *, chunks: int = 1) -> float:
-    """Idle time of a pipeline, as a share of the time its work takes: (p-1)/(m v) (Megatron, section 2.2)."""
+    """Idle time of a pipeline, as a share b of the time its work takes: (p-1)/(m v) (Megatron, section 2.2).
+
+    Of the whole step, work and idle time, it is b/(1+b): that is `schedules.bubble`.
+    """
     return (stages - 1) / (micros * chunks)
 
 
@@ -85,18 +88,22 @@ def estimate(model: Model, plan: Plan, cluster: Cluster, *, batch: int, precisio
     sent, links = _traffic(*split)
     spans = {"data": tp * dp, "tensor": tp, "pipeline": plan.devices}
     compute = model.operations(batch, recompute=plan.recompute) / plan.devices / cluster.flops
-    seconds = {"compute": compute, "bubble": compute * bubble(pp, micros, chunks=plan.chunks)}
+    seconds = {"compute": compute, "bubble": 0.0}
     for kind, count in sent.items():
         message, byte = cluster.link(spans[kind])
         seconds[kind] = links[kind] * message + count * byte
+    # The stages of a pipeline that fills work as they do later, tensor messages included.
+    seconds["bubble"] = (compute + seconds["tensor"]) * bubble(pp, micros, chunks=plan.chunks)
     return Cost(plan, memory, sent, seconds, cluster.memory)
 
 
 def _memory(i: int, model: Model, plan: Plan, micros: int, precision: Precision) -> dict[str, float]:
-    """Bytes on a rank of stage `i` when 1F1B holds the most micro-batches at once."""
+    """Bytes on rank `i` of the pipeline when 1F1B or the interleaved schedule holds the most micro-batches."""
     tp, pp, each = plan.tp, plan.pp, precision.activation
     memory = states(model.stage(i, pp, tp), dp=plan.dp, zero=plan.zero, precision=precision)
-    held = min(pp - i, micros) * (1 + (pp - 1) / (pp * plan.chunks) * (plan.chunks > 1))
+    held = min(pp - i, micros)
+    if plan.chunks > 1:  # as `schedules.interleaved` goes forward before its first backward
+        held = min((plan.chunks - 1) * pp + 2 * (pp - 1 - i) + 1, micros * plan.chunks) / plan.chunks
     layer = model.activations(plan.micro, tp, each)
     tokens = model.context * plan.micro
     kept = held * model.layers / pp * (tokens * model.width * each if plan.recompute else layer)
@@ -117,7 +124,8 @@ def _traffic(model: Model, plan: Plan, micros: int, precision: Precision) -> tup
     once = {0: 2, 1: 2, 2: (micros + 1) * layers, 3: 3 * micros * layers}[plan.zero]
     hidden = model.context * plan.micro * model.width * precision.activation
     sums = (4 + 2 * plan.recompute) * layers * micros  # all-reduces: after attention and MLP, forward and backward
-    hops = micros * plan.chunks * (2 if pp > 2 or plan.chunks > 1 else 1) * (pp > 1)
+    # Each part sends activations on and gradients back; the first and the last part, the only two of pp 2, one of them.
+    hops = micros * (2 * plan.chunks - (pp == 2)) * (pp > 1)
     sent = {"data": grads + params, "tensor": sums * ring("all-reduce", hidden, tp), "pipeline": hops * hidden}
     return sent, {"data": once * (dp - 1), "tensor": sums * 2 * (tp - 1), "pipeline": hops}
 

@@ -1,8 +1,9 @@
 """Pipeline schedules as data: what each rank does, in which order. No torch, no processes.
 
-A schedule is a list of instructions for every rank. The same list is simulated here, drawn, and executed on real
-ranks (`pipeline.py`). GPipe: Huang et al. 2019. 1F1B: Narayanan et al., "PipeDream", 2019. Interleaved: Narayanan et
-al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", 2021.
+A schedule is a list of instructions for every rank, messages included (`messages.py`). The same list is simulated here,
+drawn, and executed on real ranks (`lessons/pipeline.py`). GPipe: Huang et al. 2019, here without its recomputation.
+1F1B: Fan et al., "DAPPLE", and Narayanan et al., "PipeDream-Flush", both 2021. Interleaved: Narayanan et al.,
+"Efficient large-scale language model training on GPU clusters using Megatron-LM", 2021.
 """
 
 from __future__ import annotations
@@ -10,39 +11,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from ..ground.errors import CourseError
 from ..ground.timeline import Timeline
+from .messages import Instruction, with_messages
 from .simulate import simulate
-
-
-class Instruction(NamedTuple):
-    """One thing a rank does for one micro-batch.
-
-    name: "forward" or "backward" of the part `stage` of the model; "receive" what this needs, or "send" what it made:
-    the activations between parts `edge` and `edge + 1`, or their gradients, from or to the rank `peer`.
-    """
-
-    name: str
-    stage: int
-    micro: int
-    peer: int | None = None
-    what: str = ""
-
-    @property
-    def edge(self) -> int:
-        """The lower of the two parts that a message passes between."""
-        return self.stage - ((self.what == "activations") == (self.name == "receive"))
-
-    @property
-    def message(self) -> tuple[str, int, int]:
-        """What sender and receiver agree on."""
-        return self.what, self.edge, self.micro
-
-    def __str__(self) -> str:
-        way = {"send": f" to rank {self.peer}", "receive": f" from rank {self.peer}"}.get(self.name, "")
-        return f"{self.name}{self.what and ' ' + self.what} {self.micro}{way}"
 
 
 def naive(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterator[Instruction]:
@@ -104,7 +77,7 @@ class Schedule:
         self.stages = self.ranks * chunks
         for rank, order in enumerate(self.orders):
             self._complete(rank, order)
-        self.instructions = tuple(tuple(self._with_messages(order)) for order in self.orders)
+        self.instructions = with_messages(self.orders, self.stages)
 
     def __getitem__(self, rank: int) -> tuple[Instruction, ...]:
         return self.instructions[rank]
@@ -132,16 +105,6 @@ class Schedule:
     def held(self) -> tuple[float, ...]:
         """By rank: how many micro-batches' activations it holds at the most; a chunk of one counts as its part."""
         return tuple(max(_held(order)) / self.chunks for order in self.orders)
-
-    def _with_messages(self, order: Sequence[Instruction]) -> Iterator[Instruction]:
-        for step in order:
-            ahead = 1 if step.name == "forward" else -1
-            what = "activations" if ahead > 0 else "gradients"
-            if 0 <= step.stage - ahead < self.stages:
-                yield Instruction("receive", step.stage, step.micro, (step.stage - ahead) % self.ranks, what)
-            yield step
-            if 0 <= step.stage + ahead < self.stages:
-                yield Instruction("send", step.stage, step.micro, (step.stage + ahead) % self.ranks, what)
 
     def _complete(self, rank: int, order: Sequence[Instruction]) -> None:
         """Every forward and backward that is this rank's, once, the backward after its forward."""

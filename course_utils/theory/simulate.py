@@ -1,4 +1,4 @@
-"""Play a pipeline schedule through: each rank does its instructions in order, and a receive waits for its send."""
+"""Play a pipeline schedule through: each rank does its instructions in order, once what they need has arrived."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 from ..ground.errors import CourseError
 from ..ground.timeline import Span, Timeline
+
+NEEDS = {"forward": "activations", "backward": "gradients"}
 
 
 def simulate(
@@ -19,6 +21,7 @@ def simulate(
     seconds = {"forward": forward, "backward": backward}
     at, clock = [0] * len(instructions), [0.0] * len(instructions)  # each rank's next instruction, and its time
     arrives: dict[tuple, float] = {}
+    due: dict[tuple, Any] = {}  # what a rank has begun to receive, by what it is for
     spans: list[Span] = []
     moved = True
     while moved:
@@ -27,21 +30,23 @@ def simulate(
             while at[rank] < len(mine):
                 step = mine[at[rank]]
                 if step.name == "receive":
-                    if step.message not in arrives:
-                        break
-                    clock[rank] = max(clock[rank], arrives[step.message])
+                    due[step.what, step.stage, step.micro] = step
                 elif step.name == "send":
                     arrives[step.message] = clock[rank] + link
                     if link:
                         spans.append(Span(rank, str(step), clock[rank], clock[rank] + link, "communication"))
                 else:
-                    end = clock[rank] + seconds[step.name]
-                    spans.append(Span(rank, label(*step[:3]), clock[rank], end))
-                    clock[rank] = end
+                    need = due.get((NEEDS[step.name], step.stage, step.micro))
+                    if need and need.message not in arrives:
+                        break
+                    start = max(clock[rank], arrives[need.message]) if need else clock[rank]
+                    clock[rank] = start + seconds[step.name]
+                    spans.append(Span(rank, label(*step[:3]), start, clock[rank]))
                 at[rank] += 1
                 moved = True
-    stuck = [f"rank {r} waits for {steps[i].what} {steps[i].micro} from rank {steps[i].peer}"
-             for r, (steps, i) in enumerate(zip(instructions, at, strict=True)) if i < len(steps)]  # fmt: skip
+    waits = [(rank, mine[i]) for rank, (mine, i) in enumerate(zip(instructions, at, strict=True)) if i < len(mine)]
+    stuck = [f"rank {rank} waits for {what} {step.micro} from rank {due[what, step.stage, step.micro].peer}"
+             for rank, step in waits for what in [NEEDS[step.name]]]  # fmt: skip
     if stuck:
         raise CourseError(f"{name} never ends, because each waits for another: {'; '.join(stuck)}.")
     return Timeline(spans, title=name)

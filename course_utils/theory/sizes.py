@@ -75,12 +75,21 @@ class Cluster:
     """Equal devices: what one has and does, and its links inside a node (near) and between nodes (far)."""
 
     memory: float  # bytes a device
-    flops: float  # operations a second that a device really reaches
+    flops: float  # operations a second of a device's arithmetic, while nobody talks and nobody waits
     bandwidth: float  # bytes/s a device sends to its neighbour
     latency: float = 5e-6  # s a message
     node: int = MOST_DEVICES  # devices that share near links
     far_bandwidth: float | None = None
     far_latency: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "flops", "bandwidth", "latency", "far_bandwidth", "far_latency"):
+            value = getattr(self, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if value is not None and not (number and value >= 0 and (value or "latency" in name)):
+                raise CourseError(f"Cluster({name}={value!r}): {name} is a number above 0, of bytes, operations a "
+                                  "second, bytes a second or seconds, such as 80e9.")  # fmt: skip
+        _whole(self, "node")
 
     def link(self, span: int) -> tuple[float, float]:
         """Seconds a message and seconds a byte in a group that spreads over `span` devices."""

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from course_utils import CourseError
-from course_utils.theory import cost
+from course_utils.theory import cost, estimate, schedules
 from course_utils.theory.cost import FLOAT32, Cluster, Model, Plan
 
 GB = 1e9
@@ -76,6 +76,46 @@ def test_megatrons_training_times(row: tuple[int, int, int], tokens: float, devi
     step = cost.estimate(megatron(*row), plan, cluster, batch=batch).seconds["compute"]
     scale = devices / plan.devices
     assert step / scale * tokens / (batch * 2048) / 86_400 == pytest.approx(days, rel=0.05)
+
+
+# The same table's next columns: tensor and pipeline parts, GPUs, batch, TFLOP/s a GPU of the whole step.
+RUNS = [(1, 1, 32, 512, 137), (2, 1, 64, 512, 138), (4, 1, 128, 512, 142), (8, 1, 256, 1024, 135),
+        (8, 2, 512, 1536, 138), (8, 4, 1024, 1792, 140), (8, 8, 1536, 2304, 148), (8, 16, 1920, 2160, 155),
+        (8, 35, 2520, 2520, 163), (8, 64, 3072, 3072, 163)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sizes", "run", "signed"), [*zip(TABLE, RUNS, [
+    -17, -12, -3, -6, -5, -2, 0, 4, 12, 10], strict=True)])  # fmt: skip
+def test_steps_of_megatrons_table_1(sizes: tuple, run: tuple, signed: int) -> None:
+    """Percent from the published step, with one rate of arithmetic for all ten; the micro-batch is our choice."""
+    (_, *model), (tp, pp, devices, batch, tera) = sizes, run
+    cluster = Cluster(memory=80 * GB, flops=180e12, bandwidth=250e9, node=8, far_bandwidth=25e9)
+    split = {"dp": devices // tp // pp, "tp": tp, "pp": pp, "recompute": True}
+    plans = [Plan(micro=micro, chunks=chunks, **split) for micro in (1, 2, 4, 8) for chunks in (1, 2)
+             if batch % (split["dp"] * micro) == 0 and model[2] % (pp * chunks) == 0
+             and (chunks == 1 or (pp > 1 and batch // split["dp"] // micro % pp == 0))]  # fmt: skip
+    planned = min(cost.estimate(megatron(*model), plan, cluster, batch=batch).step for plan in plans)
+    published = megatron(*model).operations(batch, recompute=True) / devices / (tera * 1e12)
+    assert 100 * (planned / published - 1) == pytest.approx(signed, abs=1)
+
+
+def test_pipeline_messages_and_held_micro_batches_are_the_schedules() -> None:
+    """Of the busiest rank, and of the rank that holds most: the same lists that are drawn and run."""
+    for p, m, v in [(2, 8, 1), (4, 8, 1), (4, 2, 1), (2, 8, 2), (4, 4, 2), (4, 8, 2), (8, 32, 3), (8, 8, 4)]:
+        schedule = schedules.make("interleaved" if v > 1 else "1F1B", ranks=p, micro_batches=m, chunks=v)
+        model = Model(layers=p * v, width=64, heads=4, vocabulary=100, context=64, tied=False)
+        found = cost.estimate(model, Plan(pp=p, chunks=v), A100, batch=m)
+        sends = max(sum(step.name == "send" for step in schedule[rank]) for rank in range(p))
+        assert found.sent["pipeline"] == sends * 64 * 64 * 2  # context, width, bytes
+        for rank in range(p - 1):  # the last one keeps its logits, too
+            memory = estimate._memory(rank, model, Plan(pp=p, chunks=v), m, cost.MIXED)
+            assert memory["activations"] == pytest.approx(schedule.held[rank] * v * model.activations(1, 1, 2))
+
+
+def test_the_bubble_waits_for_tensor_messages_too() -> None:
+    found = cost.estimate(megatron(32, 4096, 36), Plan(tp=8, pp=4), A100, batch=12).seconds
+    assert found["tensor"] > 0
+    assert found["bubble"] == pytest.approx((found["compute"] + found["tensor"]) * 3 / 12)
 
 
 def test_bubble() -> None:
@@ -170,20 +210,24 @@ def test_a_plan_that_cannot_fit_names_the_nearest() -> None:
 def test_nothing_fits_names_how_many_devices_do() -> None:
     trillion = megatron(160, 25600, 128)
     with pytest.raises(cost.DoesNotFit, match=r"Nothing fits on 64 devices of 80 GB \(16.1 TB of states for 1.01e\+03 B"
-                       r".*The fewest devices, doubling: 256 \("):  # fmt: skip
+                       r".*The fewest that do, at powers of two: 256 \("):  # fmt: skip
         cost.best(trillion, A100, devices=64, batch=512)
     with pytest.raises(cost.DoesNotFit, match="Nothing else fits on 1 device"):
         cost.nearest(trillion, Plan(), A100, batch=512)
     tiny = Cluster(memory=1e6, flops=1e12, bandwidth=1e9)
-    with pytest.raises(cost.DoesNotFit, match="on up to 16,384 such devices with this batch: take more") as error:
+    with pytest.raises(cost.DoesNotFit, match="at powers of two up to 16,384 and with this batch: take more") as error:
         cost.best(trillion, tiny, devices=4096, batch=4096)
     assert error.value.nearest is None
     with pytest.raises(cost.DoesNotFit, match="No plan divides 4 layers, 4 heads and 3 sequences on 5 devices"):
         cost.best(SMALL, A100, devices=5, batch=3)
+    with pytest.raises(cost.DoesNotFit, match=r"No plan divides.* on 200 devices. The fewest that do.*: 256 \("):
+        cost.best(trillion, A100, devices=200, batch=4096)
 
 
 @pytest.mark.parametrize(("make", "words"), [
     (lambda: Plan(dp=0), r"Plan\(dp=0\): dp is a whole number from 1"),
+    (lambda: Cluster(memory="80GB", flops=1, bandwidth=1), r"Cluster\(memory='80GB'\): memory is a number above 0"),
+    (lambda: Cluster(memory=1, flops=0, bandwidth=1), r"Cluster\(flops=0\): flops is a number above 0"),
     (lambda: Plan(zero=4), "ZeRO has the stages 1, 2 and 3"),
     (lambda: Plan(dp=20_000), "takes 20,000 devices; the planner goes up to 16,384"),
     (lambda: Model(layers=2, width=10, heads=4, vocabulary=9, context=9), "the width is a multiple of the heads"),
