@@ -6,6 +6,8 @@ BIN := .venv/bin
 XLA_BIN := .venv-xla/bin
 # The notebooks that name the kernel xla.
 ON_XLA := $(shell grep -l '"name": "xla"' notebooks/*.ipynb)
+# Two workers, a file (a notebook) each at a time: most tests and cells wait for ranks, not for the processor.
+TWO := -n 2 --dist loadfile
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 # JupyterLab refuses to run as root unless told; in a container one often is, and it listens on loopback only.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -34,16 +36,16 @@ lab: course
 test: env
 	$(BIN)/python -m ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(BIN)/python -m pytest tests
-	$(BIN)/python -m pytest $(NBVAL) $(filter-out $(ON_XLA),$(wildcard notebooks/*.ipynb))
+	$(BIN)/python -m pytest $(TWO) tests
+	$(BIN)/python -m pytest $(TWO) $(NBVAL) $(filter-out $(ON_XLA),$(wildcard notebooks/*.ipynb))
 	@if [ -e .venv-xla/ready ] && [ "$(XLA)" != 0 ]; then $(MAKE) --no-print-directory test-xla; \
 		else echo "Left out: the TPU and Lightning notebooks and the tests of what they use, which need .venv-xla."; fi
 
 # The tests that leave themselves out where torch_xla or Lightning is missing, and launch with this environment's torch.
 test-xla:
-	$(XLA_BIN)/python -m pytest $(sort tests/ranks/test_launch.py $(wildcard tests/cores/test_*.py) \
+	$(XLA_BIN)/python -m pytest $(TWO) $(sort tests/ranks/test_launch.py $(wildcard tests/cores/test_*.py) \
 		$(shell grep -rle 'importorskip."torch_xla' -e 'importorskip."lightning' tests))
-	$(XLA_BIN)/python -m pytest $(NBVAL) $(ON_XLA)
+	$(XLA_BIN)/python -m pytest $(TWO) $(NBVAL) $(ON_XLA)
 
 # Done in a moment when all is up to date. Any Python 3 can say what is missing; setup_env.py finds one that fits.
 env course:
