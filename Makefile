@@ -6,9 +6,9 @@ BIN := .venv/bin
 XLA_BIN := .venv-xla/bin
 # The notebooks that name the kernel xla.
 ON_XLA := $(shell grep -l '"name": "xla"' notebooks/*.ipynb)
-# Two workers, a file (a notebook) each at a time: most tests and cells wait for ranks, not for the processor.
-TWO := -n 2 --dist loadfile
-NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=120
+# Two workers: most tests and cells wait for ranks, not for the processor. A notebook stays with one of them.
+TWO := -n 2
+NBVAL := --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 # JupyterLab refuses to run as root unless told; in a container one often is, and it listens on loopback only.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 

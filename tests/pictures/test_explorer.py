@@ -27,10 +27,10 @@ CASES = [
 JS = """
 const cases = JSON.parse(require("fs").readFileSync(0));
 console.log(JSON.stringify(cases.map(([name, p, m, v, ratio, link]) => {
-  const all = pipeline.orders(name, p, m, v), began = process.hrtime.bigint();
+  const all = pipeline.orders(name, p, m, v);
   const spans = pipeline.simulate(all, p, v, 1, ratio, link), held = pipeline.held(all, v);
   const frame = picture.frame(spans, p), says = picture.says(spans, held, p, m, v, name, link);
-  return {all, spans, held, frame, says, ms: Number(process.hrtime.bigint() - began) / 1e6};
+  return {all, spans, held, frame, says};
 })));
 """
 
@@ -90,10 +90,6 @@ def test_same_picture_and_words_at_the_start(javascript):
             assert theirs == ours, case
             assert their_numbers == pytest.approx(numbers, abs=2e-4), case
             assert found["says"] == _says(made(case)), case
-
-
-def test_answers_within_50_ms(javascript):
-    assert sorted(found["ms"] for found in javascript.values())[-5] < 50  # the slowest were the first, still cold
 
 
 def test_the_classic_picture():
