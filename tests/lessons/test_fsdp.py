@@ -5,6 +5,7 @@ import itertools
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from course_utils import Traffic, launch, pick, span
@@ -21,9 +22,10 @@ def test_held_counts_each_storage_once():
 def made():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)).to(pick())
+    mesh = init_device_mesh(pick().type, (dist.get_world_size(),))
     for layer in model:
-        fully_shard(layer)
-    return fully_shard(model)
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
 
 
 def gradients(watch):
