@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import torch
@@ -31,10 +32,13 @@ def fewest_micro_batches(ranks: int, bubble: float) -> int:
     "Begin with one micro-batch, and add one for as long as the bubble is larger than allowed.",
 )
 def _fewest_micro_batches(answer: Callable[[int, float], int]) -> str:
-    for ranks, bubble in [(4, 0.5), (4, 0.2), (2, 0.25), (8, 0.05), (16, 0.1), (1, 0.0)]:
-        expected = fewest_micro_batches(ranks, bubble)
-        expect(f"fewest_micro_batches({ranks}, {bubble})", expected, answer(ranks, bubble))
-    return "For 5 % on 8 ranks it takes 133 micro-batches; the rule of thumb is more than 4 a rank."
+    # Met exactly only where the share is a sum of powers of two, so that no way of computing it rounds.
+    for ranks, bubble in [(4, 0.5), (2, 0.25), (4, 0.375), (5, 0.3), (8, 0.051), (16, 0.11), (1, 0.25), (2, 0.75)]:
+        case, got = f"fewest_micro_batches({ranks}, {bubble})", answer(ranks, bubble)
+        if type(got).__module__ in ("numpy", "torch") and hasattr(got, "__index__"):
+            got = operator.index(got)
+        expect(case, fewest_micro_batches(ranks, bubble), got)
+    return "For 5 % on 8 ranks it takes 133 micro-batches; with 4 a rank, 32, the bubble is 18 %."
 
 
 def write_1f1b(rank: int, ranks: int, micro_batches: int) -> str:
@@ -59,7 +63,7 @@ def _write_1f1b(answer: Callable[[int, int, int], str]) -> str:
         orders = [answer(rank, ranks, micro_batches) for rank in range(ranks)]
         if None in orders or ... in orders:
             expect(f"write_1f1b(0, {ranks}, {micro_batches})", write_1f1b(0, ranks, micro_batches), None)
-        case = f"{micro_batches} micro-batches on {ranks} ranks"
+        case = f"{micro_batches} micro-batches on {ranks} rank{'s' * (ranks > 1)}"
         schedule = schedules.parse(orders, micro_batches, name=case)
         timeline = schedule.simulate()
         allowed = [min(ranks - rank, micro_batches) for rank in range(ranks)]

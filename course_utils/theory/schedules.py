@@ -33,7 +33,7 @@ def gpipe(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterato
 
 
 def one_f_one_b(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterator[Instruction]:
-    """As many forwards as it takes until the first gradient is back, then one backward, one forward, in turns."""
+    """Forwards until the first gradient is back; from then on one backward and one forward in turns."""
     ahead = min(ranks - rank, micro_batches)
     for micro in range(ahead):
         yield Instruction("forward", rank, micro)
@@ -162,7 +162,7 @@ def parse(orders: Iterable[str], micro_batches: int, *, name: str = "yours") -> 
     for rank, text in enumerate(orders):
         if not isinstance(text, str) or not all(re.fullmatch(r"[FB]\d+", word) for word in text.split()):
             raise CourseError(f"The order of rank {rank} is {text!r}: write F and B, each with the number of its "
-                              "micro-batch, as in 'F0 F1 B0 B1'.")  # fmt: skip
+                              "micro-batch, in one text as 'F0 F1 B0 B1'.")  # fmt: skip
         names = {"F": "forward", "B": "backward"}
         lists.append([Instruction(names[word[0]], rank, int(word[1:])) for word in text.split()])
     return Schedule(lists, micro_batches, name=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from course_utils import check
@@ -45,6 +46,16 @@ def test_groups_in_any_order_pass():
     assert check.groups(lambda rank, dp, tp, pp: dict(reversed(check.groups.published(rank, dp, tp, pp).items())))
 
 
+def test_groups_of_numpys_integers_pass():
+    def groups(rank, dp, tp, pp):
+        ranks = np.arange(dp * tp * pp).reshape(pp, dp, tp)
+        stage, replica, part = (int(i[0]) for i in np.where(ranks == rank))
+        return {"tensor": list(ranks[stage, replica]), "data": tuple(ranks[stage, :, part]),
+                "pipeline": list(ranks[:, replica, part])}  # fmt: skip
+
+    assert check.groups(groups)
+
+
 def fastest(model, cluster, devices, batch, most_sent):
     return cost.best(model, cluster, devices=devices, batch=batch).plan
 
@@ -57,6 +68,30 @@ def first_that_sends_little(model, cluster, devices, batch, most_sent):
 def sends_least(model, cluster, devices, batch, most_sent):
     fitting = [c for c in cost.plans(model, cluster, devices=devices, batch=batch) if c.fits]
     return min(fitting, key=lambda c: sum(c.sent.values())).plan
+
+
+def first_that(keeps):
+    def within_budget(model, cluster, devices, batch, most_sent):
+        found = cost.plans(model, cluster, devices=devices, batch=batch)
+        return next(c.plan for c in found if c.fits and keeps(c, most_sent))
+
+    return within_budget
+
+
+@pytest.mark.parametrize("keeps", [
+    lambda c, most: max(c.sent.values()) <= most,
+    lambda c, most: c.sent["data"] <= most,
+    lambda c, most: c.sent["data"] + c.sent["tensor"] <= most,
+    lambda c, most: c.sent["data"] + c.sent["pipeline"] <= most,
+    lambda c, most: c.sent["tensor"] + c.sent["pipeline"] <= most,
+    lambda c, most: sum(c.sent.values()) < most,
+    lambda c, most: sum(c.sent.values()) / 2**30 <= most / 1e9,
+    lambda c, most: sum(c.sent.values()) <= most and not c.plan.recompute,
+    lambda c, most: sum(c.sent.values()) <= most and c.plan.pp == 1,
+])  # fmt: skip
+def test_within_another_budget(keeps):
+    assert check.within_budget(first_that(keeps)).state == "wrong"
+    assert check.within_budget(first_that(lambda c, most: sum(c.sent.values()) <= most))
 
 
 def whole_cost(model, cluster, devices, batch, most_sent):
@@ -97,13 +132,24 @@ def only_fast(model, cluster, batch, seconds):
     return devices
 
 
-@pytest.mark.parametrize(("answer", "why"), [(only_fits, "the best on 2 is too slow"),
-                                             (lambda model, cluster, batch, seconds: 512, "8 s")])  # fmt: skip
-def test_fewest_devices_wrong(answer, why):
+@pytest.mark.parametrize(("answer", "why", "expected"), [
+    (only_fits, "the best on 2 is too slow", "64"),
+    (only_fast, "the best on 1 does not fit", "2"),
+    (lambda model, cluster, batch, seconds: 512, "8 s", "64"),
+])  # fmt: skip
+def test_fewest_devices_wrong(answer, why, expected):
     verdict = check.fewest_devices(answer)
     assert verdict.state == "wrong"
     assert why in verdict.text
-    assert verdict.expected == "64"
+    assert verdict.expected == expected
+
+
+def test_fewest_devices_of_numpy_pass():
+    def fewest_devices(model, cluster, batch, seconds):
+        best = {n: cost.plans(model, cluster, devices=int(n), batch=batch) for n in 2 ** np.arange(10)}
+        return next(n for n, found in best.items() if found and found[0].fits and found[0].step <= seconds)
+
+    assert check.fewest_devices(fewest_devices)
 
 
 def test_an_answer_that_raises_is_shown_without_our_frames():

@@ -1,8 +1,13 @@
 """The exercises of notebook 10: published solutions pass, plausible wrong answers fail in words."""
 
+import itertools
+import math
+
+import numpy as np
 import pytest
 
 from course_utils import check
+from course_utils.theory import schedules
 
 
 def test_fewest_micro_batches_solution():
@@ -20,11 +25,43 @@ def of_the_work(ranks, bubble):  # the bubble as a share of the work, not of the
     return m
 
 
-@pytest.mark.parametrize(("answer", "expected", "got"), [(one_too_few, "3", "2"), (of_the_work, "3", "6")])
-def test_fewest_micro_batches_wrong(answer, expected, got):
+def rounded(ranks, bubble):  # to the nearest: sometimes one too few
+    return max(1, round((ranks - 1) * (1 - bubble) / bubble))
+
+
+def cut_off(ranks, bubble):
+    return max(1, int((ranks - 1) * (1 - bubble) / bubble + 1e-9))
+
+
+def below(ranks, bubble):  # not "at or below"
+    m = 1
+    while (ranks - 1) / (m + ranks - 1) >= bubble:
+        m += 1
+    return m
+
+
+def none_at_all(ranks, bubble):
+    return math.ceil((ranks - 1) * (1 - bubble) / bubble)
+
+
+@pytest.mark.parametrize(("answer", "case", "expected", "got"), [
+    (one_too_few, "(4, 0.5)", "3", "2"), (of_the_work, "(4, 0.5)", "3", "6"), (below, "(4, 0.5)", "3", "4"),
+    (rounded, "(5, 0.3)", "10", "9"), (cut_off, "(5, 0.3)", "10", "9"), (none_at_all, "(1, 0.25)", "1", "0"),
+])  # fmt: skip
+def test_fewest_micro_batches_wrong(answer, case, expected, got):
     verdict = check.fewest_micro_batches(answer)
-    assert verdict.text.startswith("fewest_micro_batches(4, 0.5)")
+    assert verdict.text.startswith(f"fewest_micro_batches{case}")
     assert (verdict.expected, verdict.got) == (expected, got)
+
+
+@pytest.mark.parametrize("answer", [
+    lambda ranks, bubble: max(1, math.ceil((ranks - 1) * (1 - bubble) / bubble)),
+    lambda ranks, bubble: max(1, math.ceil((ranks - 1) * (1 / bubble - 1))),
+    lambda ranks, bubble: np.argmax((ranks - 1) / (np.arange(1, 999) + ranks - 1) <= bubble) + 1,
+    lambda ranks, bubble: next(m for m in itertools.count(1) if schedules.bubble(ranks, m) <= bubble),
+])  # fmt: skip
+def test_fewest_micro_batches_in_other_ways(answer):
+    assert check.fewest_micro_batches(answer)
 
 
 def test_write_1f1b_solution():
@@ -60,7 +97,7 @@ def the_same_on_every_rank_but_the_last(rank, ranks, micro_batches):
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (gpipe, "1 ranks: it works, but it holds too many"),
+        (gpipe, "1 rank: it works, but it holds too many"),
         (naive, "2 ranks: the memory is right, but ranks wait too long"),
         (one_ahead_too_few, "ranks wait too long"),
         (without_the_rest, "backward 1 is missing"),

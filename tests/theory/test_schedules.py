@@ -140,6 +140,7 @@ def test_chart_says_what_it_shows():
     picture = pictures.pipelines({"predicted": one.simulate()}, title="Four ranks", foot="No pace.")
     assert picture.alt == "Four ranks. Gantt chart of 4 ranks. predicted: 27.3% of the time is waiting. No pace."
     assert picture.png.startswith(b"\x89PNG")
+    assert pictures.pipelines({"predicted": one.simulate()}, unit="forwards").png.startswith(b"\x89PNG")
     with pytest.raises(CourseError, match="needs timelines with spans"):
         pictures.pipelines({})
 
