@@ -1,4 +1,4 @@
-"""The exercises of notebook 11: who is in which group, and plans for a budget of memory, links and time."""
+"""The exercises on choosing a strategy: who is in which group, and plans for a budget of memory, links and time."""
 
 from __future__ import annotations
 

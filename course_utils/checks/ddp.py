@@ -1,4 +1,4 @@
-"""The exercises of notebook 05: how replicas stay equal."""
+"""The exercises on DDP: how replicas stay equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that the checks of notebook 05 hand to an answer."""
+"""The models that the checks on None hand to an answer."""
 
 from __future__ import annotations
 

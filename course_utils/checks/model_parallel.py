@@ -1,4 +1,4 @@
-"""The exercises of notebook 08: who waits how long, and where to cut a stack of layers."""
+"""The exercises on model parallelism: who waits how long, and where to cut a stack of layers."""
 
 from __future__ import annotations
 

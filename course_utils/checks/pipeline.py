@@ -1,4 +1,4 @@
-"""The exercises of notebook 10: pipelines with a small bubble and little memory."""
+"""The exercises on pipelines: pipelines with a small bubble and little memory."""
 
 from __future__ import annotations
 

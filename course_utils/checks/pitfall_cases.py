@@ -1,4 +1,4 @@
-"""What the checks of notebook 06 run around an answer on every rank, and what they compare its outcome with."""
+"""What the checks on DDP's pitfalls run around an answer on every rank, and what they compare its outcome with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notebook 06: training functions that hang or are wrong without a word, each graded by its symptom on ranks."""
+"""DDP's pitfalls: training functions that hang or are wrong without a word, each graded by its symptom on ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exercises of notebook 04, each run on 2, 3 and 4 real ranks: broadcast, a mean over ranks, ring all-reduce."""
+"""Exercises on ranks and collectives, each run on 2, 3 and 4 real ranks: broadcast, a mean, ring all-reduce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notebook 06, one file and many ranks: who wrote, when it was complete, and who read before that."""
+"""One file and many ranks: who wrote, when it was complete, and who read before that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 07: what a rank keeps when the states are sharded, and who keeps what."""
+"""The exercises on sharding: what a rank keeps when the states are sharded, and who keeps what."""
 
 from __future__ import annotations
 

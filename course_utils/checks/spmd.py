@@ -1,4 +1,4 @@
-"""The exercises of notebook 13: replicas on cores, and one program whose tensors are cut by annotation."""
+"""The exercises on many TPU cores: replicas on cores, and one program whose tensors are cut by annotation."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def _shard_batch(answer: Callable) -> str:
 @exercise(
     shard_mlp,
     "The rows of x go along the axis \"data\". The network is whole along \"data\" and cut along \"model\": up by its "
-    "outputs, down by its inputs, as in notebook 09.",
+    "outputs, down by its inputs, as in the notebook on tensor parallelism.",
     "nn.Linear keeps (outputs, inputs): mlp.up.weight takes (\"model\", None), mlp.down.weight (None, \"model\").",
     "mlp.up.bias has one number for each output, so it is cut as they are. mlp.down.bias is added once, to the "
     "finished sum: it stays whole.",

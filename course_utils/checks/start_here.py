@@ -1,4 +1,4 @@
-"""Exercises of notebook 00: what has this machine, which of it does a rank get, and ranks that share work."""
+"""Exercises on what a machine has: what has this machine, which of it does a rank get, and ranks that share work."""
 
 from __future__ import annotations
 

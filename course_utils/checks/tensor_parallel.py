@@ -1,4 +1,4 @@
-"""The exercises of notebook 09: an MLP and attention over several ranks with the least communication."""
+"""The exercises on tensor parallelism: an MLP and attention over several ranks with the least communication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 14: what Lightning's Trainer does."""
+"""The exercises on Lightning: what Lightning's Trainer does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exercises of notebook 12, graded by what XLA really compiled, ran and read."""
+"""Exercises on one TPU core, graded by what XLA really compiled, ran and read."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from ..machine.devices import discover
 from ..machine.machine import Machine
 from ..pictures.picture import Picture
 
-# What a notebook runs on; those not named run ranks.
-NEEDS = {"00": "ranks", "01": "a device", "02": "a device", "03": "replicas", "12": "XLA", "13": "XLA", "14": "XLA"}
+# What a notebook runs on; those not named run ranks, and those of the kernel xla its cores.
+NEEDS = {"tensors_and_devices": "a device", "one_device": "a device", "memory": "a device", "dataparallel": "replicas"}
 
 
 class Stop(NamedTuple):
@@ -47,19 +47,22 @@ def stops(machine: Machine, folder: Path) -> list[Stop]:
     found = []
     for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
         try:
-            first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+            notebook = json.loads(path.read_text(encoding="utf-8"))
+            first = "".join(notebook["cells"][0]["source"])
         except (OSError, ValueError, LookupError):
             continue
         title = re.search(r"^# *(?:\d+ *[·:.-]* *)?(.+)$", first, re.MULTILINE)
         minutes = re.search(r"(\d+) *min", first)
         question = title[1].strip() if title else path.stem
-        found.append(Stop(path.name, question, f"{minutes[1]} min" if minutes else "", *_runs(machine, path.name[:2])))
+        xla = notebook.get("metadata", {}).get("kernelspec", {}).get("name") == "xla"
+        runs = _runs(machine, "XLA" if xla else NEEDS.get(path.stem[3:], "ranks"))
+        found.append(Stop(path.name, question, f"{minutes[1]} min" if minutes else "", *runs))
     return found
 
 
-def _runs(machine: Machine, number: str) -> tuple[str, str]:
-    """How a notebook runs here, and whether that is native."""
-    gpus, need = len(machine.accelerators), NEEDS.get(number, "ranks")
+def _runs(machine: Machine, need: str) -> tuple[str, str]:
+    """How a notebook that needs this runs here, and whether that is native."""
+    gpus = len(machine.accelerators)
     if need == "a device":
         return (machine.accelerators[0].title, "native") if gpus else ("the CPU", "native")
     if need == "XLA":

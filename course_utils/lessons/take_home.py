@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def main() -> None:
+    """Train this rank's share, evaluate, and save on rank 0."""
     local, device = int(os.environ["LOCAL_RANK"]), torch.device("cpu")
     if torch.accelerator.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         torch.accelerator.set_device_index(local)

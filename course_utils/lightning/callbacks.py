@@ -38,7 +38,7 @@ def quiet() -> None:
 def need_lightning() -> None:
     if Callback is object:
         raise CourseError(
-            "Lightning is not installed in this kernel. Notebook 14 runs on the kernel PyTorch/XLA: "
+            "Lightning is not installed in this kernel. Its notebook runs on the kernel PyTorch/XLA: "
             "choose it at the top right, or in a terminal: pip install lightning==2.6.6"
         )
 

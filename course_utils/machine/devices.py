@@ -164,7 +164,7 @@ def _present(device: torch.device, want: object) -> torch.device:
 
 def _why_no_name(name: str) -> str:
     if name.partition(":")[0].lower() in ("tpu", "xla"):
-        return "is reached through PyTorch/XLA: see notebook 12 for one core and `xla.launch` for all of them."
+        return "is reached through PyTorch/XLA: `xla.setup` for one core, `xla.launch` for all of them."
     if name.partition(":")[0].lower() in ("gpu", "nvidia", "amd", "rocm"):
         return 'is not a name torch knows: it calls NVIDIA and AMD GPUs "cuda", Apple\'s "mps" and Intel\'s "xpu".'
     if name.strip().lower() != name:

@@ -1,4 +1,4 @@
-"""The exercises of notebook 11: the published solutions pass, plausible wrong answers are told what is wrong."""
+"""The exercises on choosing a strategy: published solutions pass, wrong answers are told what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 05: right answers in many styles pass, plausible wrong ones fail in true words."""
+"""The exercises on DDP: right answers in many styles pass, plausible wrong ones fail in true words."""
 
 import itertools
 import math

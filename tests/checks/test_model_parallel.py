@@ -1,4 +1,4 @@
-"""The exercises of notebook 08: published solutions pass, plausible wrong answers fail in words."""
+"""The exercises on model parallelism: published solutions pass, plausible wrong answers fail in words."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 10: published solutions pass, plausible wrong answers fail in words."""
+"""The exercises on pipelines: published solutions pass, plausible wrong answers fail in words."""
 
 import itertools
 import math

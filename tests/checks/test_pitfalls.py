@@ -1,4 +1,4 @@
-"""The repairs of notebook 06: the notebook's broken functions fail by their symptom, the published ones pass."""
+"""The repairs on DDP's pitfalls: the notebook's broken functions fail by their symptom, the published ones pass."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from course_utils import check, pick, report, warm_up  # noqa: F401 (the noteboo
 from course_utils.checks import pitfalls, saving
 from course_utils.lessons.models import mlp
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "06_ddp_pitfalls.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "07_ddp_pitfalls.ipynb"
 NAMES = ("train_epochs", "train_uneven", "train_in_pieces", "train_two_heads", "train_and_save")
 
 

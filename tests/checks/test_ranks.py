@@ -1,4 +1,4 @@
-"""The exercises of notebook 04: right answers in many styles pass, plausible wrong ones fail in true words."""
+"""The exercises on ranks and collectives: right answers in many styles pass, wrong ones fail in true words."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 07: published solutions pass, plausible wrong answers fail in words."""
+"""The exercises on sharding: published solutions pass, plausible wrong answers fail in words."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The exercises of notebook 13: published solutions pass, plausible wrong answers fail in words."""
+"""The exercises on many TPU cores: published solutions pass, plausible wrong answers fail in words."""
 
 from __future__ import annotations
 

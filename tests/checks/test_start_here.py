@@ -1,4 +1,4 @@
-"""The exercises of notebook 00: right answers in other styles pass, plausible wrong ones fail in true words."""
+"""The exercises on what a machine has: right answers in other styles pass, plausible wrong ones fail in true words."""
 
 import numpy
 import pytest

@@ -1,4 +1,4 @@
-"""The exercises of notebook 09: published solutions pass, plausible wrong answers fail in words."""
+"""The exercises on tensor parallelism: published solutions pass, plausible wrong answers fail in words."""
 
 import pytest
 import torch

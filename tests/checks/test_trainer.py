@@ -1,4 +1,4 @@
-"""The exercises of notebook 14: published solutions pass, plausible wrong answers fail in words."""
+"""The exercises on Lightning: published solutions pass, plausible wrong answers fail in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 12: published solutions pass, plausible wrong answers fail in words."""
+"""The exercises on one TPU core: published solutions pass, plausible wrong answers fail in words."""
 
 import pytest
 import torch

@@ -16,14 +16,15 @@ from tests.files import write
 
 @pytest.fixture
 def folder(tmp_path):
-    def notebook(name, first):
+    def notebook(name, first, kernel="python3"):
         cell = {"cell_type": "markdown", "source": first.splitlines(keepends=True)}
-        (tmp_path / f"{name}.ipynb").write_text(json.dumps({"cells": [cell]}))
+        page = {"cells": [cell], "metadata": {"kernelspec": {"name": kernel}}}
+        (tmp_path / f"{name}.ipynb").write_text(json.dumps(page))
 
     notebook("00_start_here", "# 00 · What have I got?\n\n**Takes** 20 min · more")
     notebook("01_tensors_and_devices", "# Where does a tensor live?\n\nabout 30 minutes")
     notebook("04_ranks", "no title here")
-    notebook("12_tpu_one_core", "# 12 · What is <different>?")
+    notebook("13_tpu_one_core", "# 13 · What is <different>?", "xla")
     notebook("draft", "# Not a notebook of the course")
     (tmp_path / "05_broken.ipynb").write_text("{")
     return tmp_path

@@ -1,4 +1,4 @@
-"""Notebook 14's callbacks, and Lightning's own Trainer on virtual cores: live, equal on all, equal to the loop."""
+"""The callbacks for Lightning, and Lightning's own Trainer on virtual cores: live, equal on all, equal to the loop."""
 
 from __future__ import annotations
 

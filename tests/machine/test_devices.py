@@ -259,7 +259,7 @@ NO_CUDA = f"(torch {torch.__version__} was built without CUDA)"
         (-1, '-1 is what `Tensor.get_device()` says of a tensor on the CPU; to ask for the CPU, say "cpu". This'),
         (-2, f"-2 is no index: accelerators are counted from 0. {ONLY_CPU}"),
         ("gpu", '"gpu" is not a name torch knows: it calls NVIDIA and AMD GPUs "cuda", Apple\'s "mps" and'),
-        ("tpu", '"tpu" is reached through PyTorch/XLA: see notebook 12 for one core and `xla.launch` for all of them.'),
+        ("tpu", '"tpu" is reached through PyTorch/XLA: `xla.setup` for one core, `xla.launch` for all of them.'),
         ("xla:0", '"xla:0" is reached through PyTorch/XLA'),
         ("CUDA", '"CUDA" is not a name torch knows: names are lower-case and without spaces, as "cuda".'),
         ("banana", '"banana" is not a name torch knows: names look like "cpu", "cuda", "cuda:0" or "mps".'),
