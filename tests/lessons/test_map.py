@@ -57,7 +57,8 @@ def test_what_is_there(folder, machine):
 
 def test_on_eight_gpus(folder, machine):
     gpus = tuple(Device(f"cuda:{i}", "cuda", "NVIDIA H200") for i in range(8))
-    big = replace(machine, devices=(*machine.devices, *gpus), backends=("gloo", "nccl"), xla="torch_xla 2.9.0")
+    devices = (*machine.devices, *gpus)
+    big = replace(machine, devices=devices, backends=("gloo", "nccl"), library="nccl", xla="torch_xla 2.9.0")
     found = stops(big, folder)
     assert [stop.how for stop in found] == ["native", "native", "native", "virtual"]
     assert found[1].here == "NVIDIA H200"
