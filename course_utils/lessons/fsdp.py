@@ -33,7 +33,7 @@ class Messages:
         self._buffers: list[tuple[StorageWeakRef, int]] = []
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Room for a message, as FSDP2 asks for it; noted as long as it is there."""
+        """Room for one message; `held` counts it for as long as somebody holds it."""
         buffer = torch.empty(*size, dtype=dtype, device=device)
         self._buffers.append((StorageWeakRef(buffer.untyped_storage()), buffer.nbytes))
         return buffer
