@@ -53,7 +53,7 @@ def difference(expected: Any, got: Any, tol: float = 0.0) -> str:
     """
     if _is_whole(expected):
         return _array_difference(expected, got, tol)
-    expected, got = _as_python(expected), _as_python(got)
+    given, expected, got = got, _as_python(expected), _as_python(got)
     if isinstance(expected, Mapping):
         return _mapping_difference(expected, got, tol)
     if isinstance(expected, (list, tuple)):
@@ -63,7 +63,7 @@ def difference(expected: Any, got: Any, tol: float = 0.0) -> str:
             return f"{kind(expected)} was expected, this is {kind(got)}"
         return "" if expected == got else "not the same"
     if isinstance(got, bool) or not isinstance(got, Real):
-        return f"a number was expected, this is {kind(got)}"
+        return f"a number was expected, this is {kind(given)}"
     if math.isclose(expected, got, rel_tol=0.0, abs_tol=tol) or expected == got:
         return ""
     return "it is not a number (nan)" if math.isnan(got) else f"off by {abs(expected - got):.3g}"

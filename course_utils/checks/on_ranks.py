@@ -16,7 +16,7 @@ from ..ranks.launch import launch
 from .compare import difference
 from .exercise import expect, wrong
 
-SIGABRT = " (SIGABRT: compiled code gave up; its last words are in error.run.output)"
+SIGABRT = " (SIGABRT: compiled code gave up)"
 ELSEWHERE = 30.0  # seconds that libraries of an accelerator may take to start, on top of the limit
 
 
@@ -59,7 +59,7 @@ def home(value: Any) -> Any:
 
 def in_words(error: RankError) -> str:
     """What happened on the ranks, said of the check: it has no `time_limit` and leaves no `error` behind."""
-    said = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # torch prints some errors in bold
+    said = re.sub(r"\x1b\[[0-9;]*m", "", error.said)  # torch prints some errors in bold
     lines = [line for line in said.splitlines() if not line.startswith("If the work is only slow")]
     text = re.sub(r"had not finished after the time limit of (\S+) s", r"had not finished after \1 s", "\n".join(lines))
     if re.search(r"waits? in i?(send|recv)\b", text):

@@ -235,7 +235,7 @@ def test_html_escapes_and_holds_no_fixed_background(shares):
         (True, 1, "a bool was expected, this is an int"),
         ([1, 2], (n for n in (1, 2)), "a list was expected, this is a generator, which can be read once only: wrap it"),
         ([1, 2], torch.tensor([1, 3]), "not what was expected"),
-        (2, torch.ones(2), "a number was expected, this is a list"),
+        (2, torch.ones(2), "a number was expected, this is a tensor"),
     ],
 )
 def test_differences_in_words(expected, got, words):
