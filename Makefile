@@ -6,7 +6,8 @@ BIN := .venv/bin
 XLA_BIN := .venv-xla/bin
 # The notebooks that name the kernel xla.
 ON_XLA := $(shell grep -l '"name": "xla"' notebooks/*.ipynb)
-# Two workers: most tests and cells wait for ranks, not for the processor. A notebook stays with one of them.
+# Two workers: most tests and cells wait for ranks, not for the processor. A notebook stays with one of them;
+# those of eight virtual cores run one by one, because XLA ends a core that is ten seconds late.
 TWO := -n 2
 NBVAL := --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 # JupyterLab refuses to run as root unless told; in a container one often is, and it listens on loopback only.
@@ -45,7 +46,7 @@ test: env
 test-xla:
 	$(XLA_BIN)/python -m pytest $(TWO) $(sort tests/ranks/test_launch.py $(wildcard tests/cores/test_*.py) \
 		$(shell grep -rle 'importorskip."torch_xla' -e 'importorskip."lightning' tests))
-	$(XLA_BIN)/python -m pytest $(TWO) $(NBVAL) $(ON_XLA)
+	$(XLA_BIN)/python -m pytest -n 1 $(NBVAL) $(ON_XLA)
 
 # Done in a moment when all is up to date. Any Python 3 can say what is missing; setup_env.py finds one that fits.
 env course:
