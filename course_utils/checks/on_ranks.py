@@ -60,8 +60,7 @@ def home(value: Any) -> Any:
 def in_words(error: RankError) -> str:
     """What happened on the ranks, said of the check: it has no `time_limit` and leaves no `error` behind."""
     said = re.sub(r"\x1b\[[0-9;]*m", "", error.said)  # torch prints some errors in bold
-    lines = [line for line in said.splitlines() if not line.startswith("If the work is only slow")]
-    text = re.sub(r"had not finished after the time limit of (\S+) s", r"had not finished after \1 s", "\n".join(lines))
+    text = re.sub(r"had not finished after the time limit of (\S+) s", r"had not finished after \1 s", said)
     if re.search(r"waits? in i?(send|recv)\b", text):
         text = text.replace("a collective needs every rank.", "a message needs both its sender and its receiver.")
     if SIGABRT in text:
