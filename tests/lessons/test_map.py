@@ -24,7 +24,7 @@ def folder(tmp_path):
     notebook("00_start_here", "# 00 · What have I got?\n\n**Takes** 20 min · more")
     notebook("01_tensors_and_devices", "# Where does a tensor live?\n\nabout 30 minutes")
     notebook("04_ranks", "no title here")
-    notebook("13_tpu_one_core", "# 13 · What is <different>?", "xla")
+    notebook("15_tpu_one_core", "# 13 · What is <different>?", "xla")
     notebook("draft", "# Not a notebook of the course")
     (tmp_path / "05_broken.ipynb").write_text("{")
     return tmp_path
