@@ -11,6 +11,7 @@ from . import pictures
 from .ground import style
 from .ground.errors import CourseError, DeviceError, LaunchError, MetricError, RankError
 from .ground.timeline import Span, Timeline
+from .lessons.knobs import knobs
 from .live import LivePlot, live
 from .machine import Device, Machine, discover, pick
 from .ranks import Run, Traffic, launch, report, span, warm_up
@@ -30,6 +31,7 @@ __all__ = [
     "Traffic",
     "check",
     "discover",
+    "knobs",
     "launch",
     "live",
     "pick",

@@ -1,6 +1,7 @@
 """Curves that grow while a loop or ranks run, at two percent of a core, and stay in the notebook as a PNG.
 
-Start with `plot.py`: `values.py` is what came, `progress.py` how far it is, `screen.py` the cell it is drawn in.
+Start with `plot.py`: `values.py` is what came, `progress.py` how far it is, `screen.py` the cell it is drawn in;
+`slots.py` holds what a run shows and prints, for the next run to write over.
 """
 
 from .plot import LivePlot, live

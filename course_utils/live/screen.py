@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,12 +26,15 @@ class Screen:
         return shell if getattr(shell, "kernel", None) is not None else None
 
     def enter(self, close: Callable[[], None]) -> None:
-        """Write to the running cell from now on, below what it printed so far; call `close` when the cell ends."""
+        """Write to the running cell from now on, below what it printed so far; call `close` when the cell ends.
+
+        Not when a cell ends while a plot of another thread still runs.
+        """
         if (shell := self.shell()) is None:
             return
         if self._cell != shell.execution_count:
             self._handle, self._cell = None, shell.execution_count
-        if self._ended is None:
+        if self._ended is None and threading.current_thread() is threading.main_thread():
             self._ended = lambda *_: close()
             shell.events.register("post_run_cell", self._ended)
 

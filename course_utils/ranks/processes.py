@@ -8,7 +8,6 @@ import multiprocessing as mp
 import os
 import re
 import signal
-import sys
 import threading
 import time
 import weakref
@@ -23,6 +22,7 @@ from . import failures
 from . import rank as inside
 from .server import fork, warm_up
 from .session import Task
+from .stopping import StopLine, uninterrupted
 
 GRACE = 0.5  # seconds between asking a process to end and ending it
 PIPE_READS = 32  # of 64 KiB each: a pipe holds one, unless it was told to hold more
@@ -42,18 +42,25 @@ class Ranks:
         self.pipes: list[Connection] = []
         self.outputs: list[Connection] = []
         self._ended = False
+        self._stop = StopLine()
         self._lock = threading.Lock()
         self._alive: dict[int, tuple[BaseProcess, list[int]]] = {}  # sentinel -> the ranks it stands for
         self._open: dict[Connection, int] = {}  # pipe or output -> rank
 
     def __enter__(self) -> Ranks:
         _running.add(self)
+        self._stop.open()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        with uninterrupted():
-            self.end()
-        _running.discard(self)
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        try:
+            with uninterrupted():
+                self.end()
+        finally:
+            _running.discard(self)
+            self._stop.close()
+        if self._stop.asked and kind is None:  # it came too late to be heard
+            raise KeyboardInterrupt
 
     def start(self, task: Task) -> None:
         """Start all ranks and hand them the task.
@@ -102,8 +109,11 @@ class Ranks:
         """Yield (rank, kind, value) of what arrived within `timeout` seconds.
 
         Kinds: "output" (bytes), "died" (exit code, negative for a signal), and those that `rank.py` sends.
+        Raises KeyboardInterrupt when another thread stops the launch.
         """
-        for source in wait([*self._open, *self._alive], timeout):
+        for source in wait([self._stop.source, *self._open, *self._alive], timeout):
+            if source is self._stop.source:
+                raise KeyboardInterrupt
             if source in self._alive:
                 process, ranks = self._alive.pop(source)
                 process.join(1)
@@ -219,22 +229,6 @@ class Ranks:
 def frames(stack: str) -> list[failures.Frame]:
     """What `faulthandler` wrote of one thread, innermost frame first."""
     return [(m["file"], int(m["line"]), m["name"]) for m in FRAME.finditer(stack)]
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold back KeyboardInterrupt while processes are being ended, then let it through."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupts: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if interrupts and sys.exc_info()[0] is None:
-            signal.raise_signal(signal.SIGINT)
 
 
 def running() -> bool:
