@@ -13,12 +13,13 @@ NBVAL := --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=12
 # JupyterLab refuses to run as root unless told; in a container one often is, and it listens on loopback only.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab test test-xla env course clean
+.PHONY: help lab test test-xla notebooks site badges env course clean
 
 help:
 	@echo "make lab     open the course in JupyterLab (the first time: builds .venv before, and .venv-xla behind it)"
 	@echo "make test    ruff, the tests, and every notebook from top to bottom"
 	@echo "make test-xla  the part of it that .venv-xla runs"
+	@echo "make site    the course as web pages, in build/site"
 	@echo "make env     only build .venv and .venv-xla"
 	@echo "make clean   remove both and caches"
 	@echo
@@ -47,6 +48,19 @@ test-xla:
 	$(XLA_BIN)/python -m pytest $(TWO) $(sort tests/ranks/test_launch.py $(wildcard tests/cores/test_*.py) \
 		$(shell grep -rle 'importorskip."torch_xla' -e 'importorskip."lightning' tests))
 	$(XLA_BIN)/python -m pytest -n 1 $(NBVAL) $(ON_XLA)
+
+# For contributors, see CONTRIBUTING.md.
+notebooks: env
+	$(BIN)/python tools/execute.py $(if $(ONLY),$(ONLY:%=notebooks/%.ipynb),$(sort $(wildcard notebooks/*.ipynb)))
+
+site: course
+	@$(BIN)/python -m pip install -q -c requirements.txt -r docs/requirements.txt
+	$(BIN)/python -m sphinx -q -W --keep-going -E -c docs . build/site
+	@echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' > build/site/index.html
+	@echo "Open build/site/index.html"
+
+badges: course
+	@$(BIN)/python tools/badges.py $(REPO)
 
 # Done in a moment when all is up to date. Any Python 3 can say what is missing; setup_env.py finds one that fits.
 env course:

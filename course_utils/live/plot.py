@@ -61,7 +61,7 @@ class LivePlot:
 
     @property
     def data(self) -> dict[str, dict[int, tuple[list[float], list[float]]]]:
-        """Every value that came: {name: {rank: ([steps], [values])}}."""
+        """All values by name, then by rank, each as a list of steps and a list of values."""
         return self._values.data
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class LivePlot:
             self._frame(now)
 
     def add(self, record: dict[str, Any]) -> None:
-        """Add one record of a rank, {"rank": r, "time": s, "step": n, **values}; what is not a number is left out."""
+        """Add one record of a rank, `{"rank": r, "time": s, "step": n, **values}`; what is not a number is left out."""
         values = dict(record)
         rank, at, step = values.pop("rank", 0), values.pop("time", None), values.pop("step", None)
         for name in list(values):

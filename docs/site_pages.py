@@ -1,0 +1,51 @@
+"""What the site's pages have beyond their files: the glossary's terms, and links that lead somewhere on the site."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+TERM = re.compile(r"\*\*([^*:]+)\*\*: (.+?)(?=\s*\*\*|\n\n|\Z)", re.DOTALL)  # "**Rank**: one process of …"
+LINK = re.compile(r"(?<!!)\[([^\]\[]+)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+BADGES = re.compile(r"<!-- badges -->.*?<!-- /badges -->\n*", re.DOTALL)
+
+
+def read(app, docname: str, source: list[str]) -> None:
+    """Before a page is parsed."""
+    if docname == "docs/glossary":
+        source[0] += glossary()
+    elif docname.startswith("notebooks/"):
+        page = json.loads(source[0])
+        for cell in page["cells"]:
+            if cell["cell_type"] == "markdown":
+                cell["source"] = here("".join(cell["source"]), app, docname)
+        source[0] = json.dumps(page)
+    else:
+        source[0] = here(BADGES.sub("", source[0]), app, docname)
+
+
+def here(text: str, app, docname: str) -> str:
+    """A link to a file that is no page of the site becomes the file's name."""
+    folder = (ROOT / docname).parent
+
+    def lead(link: re.Match) -> str:
+        target = (folder / link[2]).resolve()
+        page = target.relative_to(ROOT).with_suffix("").as_posix()
+        return link[0] if page in app.env.found_docs else link[1]
+
+    return LINK.sub(lead, text)
+
+
+def glossary() -> str:
+    """The terms that the notebooks' recaps define, each with the notebook it is from."""
+    terms = []
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "markdown"]
+        title = re.match(r"# (.*)", "".join(cells[0]["source"]))[1]
+        recap = "".join("".join(cell["source"]) for cell in cells[-2:]).partition("## Recap")[2]
+        for term, meaning in TERM.findall(recap):
+            terms.append((term, f"{' '.join(meaning.split())} ([{title}](../notebooks/{path.name}))"))
+    terms.sort(key=lambda term: term[0].lower())
+    return "\n".join(f"**{term}**\n: {meaning}\n" for term, meaning in terms)
