@@ -13,12 +13,13 @@ NBVAL := --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=12
 # JupyterLab refuses to run as root unless told; in a container one often is, and it listens on loopback only.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab test test-xla notebooks site badges env course clean
+.PHONY: help lab test test-xla notebooks site browser badges env course clean
 
 help:
 	@echo "make lab     open the course in JupyterLab (the first time: builds .venv before, and .venv-xla behind it)"
 	@echo "make test    ruff, the tests, and every notebook from top to bottom"
 	@echo "make test-xla  the part of it that .venv-xla runs"
+	@echo "make browser  what a reader does in JupyterLab's page, in Chromium or Chrome where there is one"
 	@echo "make site    the course as web pages, in build/site"
 	@echo "make env     only build .venv and .venv-xla"
 	@echo "make clean   remove both and caches"
@@ -38,7 +39,7 @@ lab: course
 test: env
 	$(BIN)/python -m ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(BIN)/python -m pytest $(TWO) tests
+	$(BIN)/python -m pytest $(TWO) tests --ignore tests/browser
 	$(BIN)/python -m pytest $(TWO) $(NBVAL) $(filter-out $(ON_XLA),$(wildcard notebooks/*.ipynb))
 	@if [ -e .venv-xla/ready ] && [ "$(XLA)" != 0 ]; then $(MAKE) --no-print-directory test-xla; \
 		else echo "Left out: the TPU and Lightning notebooks and the tests of what they use, which need .venv-xla."; fi
@@ -48,6 +49,13 @@ test-xla:
 	$(XLA_BIN)/python -m pytest $(TWO) $(sort tests/ranks/test_launch.py $(wildcard tests/cores/test_*.py) \
 		$(shell grep -rle 'importorskip."torch_xla' -e 'importorskip."lightning' tests))
 	$(XLA_BIN)/python -m pytest -n 1 $(NBVAL) $(ON_XLA)
+
+# JupyterLab in a real browser; its screens are kept in build/browser.
+browser: course
+	@if command -v chromium chromium-browser google-chrome >/dev/null; then \
+		$(BIN)/python -m pip install -q -c requirements.txt -r tests/browser/requirements.txt && \
+		$(BIN)/python -m pytest tests/browser; \
+	else echo "Left out: the test in a browser, which needs Chromium or Chrome."; fi
 
 # For contributors, see CONTRIBUTING.md.
 notebooks: env

@@ -8,17 +8,22 @@ from typing import Any
 from .cells import cell_name, place
 
 
+def in_words(error: BaseException, message: object) -> list[str]:
+    """What a notebook shows of an error: its kind and message, and the cell's line, without our frames."""
+    lines = [f"{type(error).__name__}: {message}"]
+    frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+    cells = [frame for frame in frames if cell_name(frame[0])]
+    if cells and "  Cell" not in lines[0]:
+        lines.append(place(cells[-1]))
+    return lines
+
+
 class CourseError(Exception):
     """Base of all errors of `course_utils`; a notebook shows its message and the cell's line, without our frames."""
 
     def _render_traceback_(self) -> list[str]:
         # IPython's hook for exceptions that know how they want to be shown.
-        lines = [f"{type(self).__name__}: {self}"]
-        frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(self.__traceback__)]
-        cells = [frame for frame in frames if cell_name(frame[0])]
-        if cells and "  Cell" not in lines[0]:
-            lines.append(place(cells[-1]))
-        return lines
+        return in_words(self, self)
 
 
 class DeviceError(CourseError):

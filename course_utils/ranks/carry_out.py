@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import linecache
 import time
+from functools import partial
 
-from ..ground.errors import RankError
+from ..ground.errors import RankError, in_words
 from ..live.plot import LivePlot
 from . import failures
 from .heard import Heard
@@ -38,6 +39,10 @@ def carry_out(
             else:
                 message = failure(processes, failures.kills_for_memory() > memory_kills)
             heard.take(processes.drain())
+    except KeyboardInterrupt as error:
+        said = f"interrupted; every {run.unit} was ended."
+        error._render_traceback_ = partial(in_words, error, said)  # IPython's hook; scripts see the usual traceback
+        raise
     finally:
         heard.close(time.perf_counter() - task.began)
         if printer:

@@ -286,6 +286,8 @@ def test_interrupt(kernel, name):
     kernel.manager.interrupt_kernel()
     answer = kernel.answer(request)
     assert answer.error == "KeyboardInterrupt", answer.traceback
+    assert answer.shown.startswith("KeyboardInterrupt: interrupted; every rank was ended."), answer.shown
+    assert "course_utils/" not in answer.shown
     assert not gone(ranks)
 
 

@@ -1,0 +1,176 @@
+"""JupyterLab as a reader has it: started on a copy of the notebooks, driven through its page."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+SHOTS = ROOT / "build" / "browser"
+CONNECTED = """async () => {
+  const notebook = jupyterapp.shell.currentWidget;
+  await notebook.context.ready; await notebook.context.sessionContext.ready;
+  await notebook.context.sessionContext.session.kernel.info; }"""
+OUTPUTS = """index => {
+  const cell = jupyterapp.shell.currentWidget.content.model.cells.get(index);
+  return cell.outputs ? cell.outputs.toJSON() : []; }"""
+SOURCES = (
+    """() => Array.from(jupyterapp.shell.currentWidget.content.model.cells, cell => cell.sharedModel.getSource())"""
+)
+
+
+class Notebook:
+    """One that is open in the page. Cells go by their index or by something that their source holds."""
+
+    def __init__(self, page, name: str) -> None:
+        self.page, self.name = page, name
+        page.wait_for_function(
+            "window.jupyterapp && jupyterapp.shell.currentWidget?.content?.model?.cells?.length", timeout=60_000
+        )
+        page.evaluate(CONNECTED)
+        self.sources = page.evaluate(SOURCES)
+
+    def index(self, cell: int | str, after: int = -1) -> int:
+        if isinstance(cell, int):
+            return cell
+        found = [i for i, source in enumerate(self.sources) if cell in source and i > after]
+        assert found, f"{self.name} has no cell with {cell!r} after cell {after}"
+        return found[0]
+
+    def select(self, cell: int | str) -> int:
+        index = self.index(cell)
+        self.page.evaluate(
+            "i => { const all = jupyterapp.shell.currentWidget.content; all.activeCellIndex = i; all.deselectAll();"
+            " return all.scrollToItem(i, 'center').catch(() => 0); }", index,
+        )  # fmt: skip
+        return index
+
+    def start(self, cell: int | str) -> int:
+        """Begin to run a cell, and do not wait for it."""
+        index = self.select(cell)
+        self.page.evaluate("() => { window.__run = jupyterapp.commands.execute('notebook:run-cell'); }")
+        return index
+
+    def run(self, cell: int | str) -> list[dict]:
+        """Run a cell; its outputs."""
+        index = self.start(cell)
+        self.page.evaluate("() => window.__run")
+        return self.outputs(index)
+
+    def run_all(self) -> float:
+        """Run the notebook from top to bottom; the seconds that it took."""
+        began = time.monotonic()
+        self.page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
+        return time.monotonic() - began
+
+    def outputs(self, cell: int | str) -> list[dict]:
+        return self.page.evaluate(OUTPUTS, self.index(cell))
+
+    def text(self, cell: int | str) -> str:
+        """Everything that a cell shows, as text and HTML."""
+        return json.dumps(self.outputs(cell), ensure_ascii=False)
+
+    def errors(self) -> list[str]:
+        """Errors of cells that are not meant to end in one."""
+        return self.page.evaluate(
+            """() => Array.from(jupyterapp.shell.currentWidget.content.model.cells).flatMap((cell, i) =>
+            cell.type !== 'code' || (cell.getMetadata('tags') || []).includes('raises-exception') ? [] :
+            cell.outputs.toJSON().filter(o => o.output_type === 'error').map(o => `cell ${i}: ${o.ename}: ${o.evalue}`))"""
+        )
+
+    def type(self, cell: int | str, source: str) -> None:
+        """Put text in place of a cell's, by keyboard."""
+        index = self.select(cell)
+        self.page.locator(f".jp-Cell[data-windowed-list-index='{index}'] .cm-content").click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.insert_text(source)
+        self.sources = self.page.evaluate(SOURCES)
+
+    def command(self, name: str) -> None:
+        self.page.evaluate("name => jupyterapp.commands.execute(name)", name)
+
+    def shot(self, name: str) -> None:
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SHOTS / f"{self.name}-{name}.png")
+
+
+class Lab:
+    """A running JupyterLab and a browser that looks at it."""
+
+    def __init__(self, process: subprocess.Popen, address: str, browser) -> None:
+        self.process, self.address, self.browser = process, address, browser
+
+    @contextmanager
+    def open(self, name: str, width: int = 1200) -> Iterator[Notebook]:
+        page = self.browser.new_page(viewport={"width": width, "height": 1000})
+        try:
+            page.goto(f"{self.address}/lab/tree/{name}.ipynb?reset")
+            notebook = Notebook(page, name)
+            page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area').catch(() => 0)")
+            yield notebook
+            page.evaluate("() => jupyterapp.shell.currentWidget.context.sessionContext.shutdown()")
+        finally:
+            page.close()
+
+    def processes(self) -> set[int]:
+        """What runs below the server: kernels, their servers, ranks."""
+        return {child.pid for child in psutil.Process(self.process.pid).children(recursive=True)}
+
+
+@contextmanager
+def lab(playwright, chromium: str, folder: Path, theme: str) -> Iterator[Lab]:
+    """JupyterLab on a copy of the notebooks, with every cell in the page, not only those in view."""
+    shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    for name, text in {
+        "notebook-extension/tracker": '{"windowingMode": "none"}',
+        "apputils-extension/themes": json.dumps({"theme": f"JupyterLab {theme}"}),
+    }.items():
+        file = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    subprocess.run(
+        [sys.executable, "-m", "jupyter", "trust", *sorted((folder / "notebooks").glob("*.ipynb"))], check=True
+    )
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--port=0", "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.root_dir={folder / 'notebooks'}", "--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True",
+        "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]  # fmt: skip
+    environment = {**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings")}
+    with open(folder / "log", "w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    try:
+        address = answering(process, folder / "log")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield Lab(process, address, browser)
+        browser.close()
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def answering(process: subprocess.Popen, log: Path, seconds: float = 60) -> str:
+    """The address of a server, when it answers."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and process.poll() is None:
+        found = [word for word in log.read_text().split() if word.startswith("http://127.0.0.1:")]
+        if found:
+            address = found[0].split("/lab")[0].rstrip("/")
+            try:
+                urllib.request.urlopen(f"{address}/api", timeout=1)
+                return address
+            except OSError:
+                pass
+        time.sleep(0.2)
+    raise AssertionError(f"JupyterLab did not start: {log.read_text()[-2000:]}")

@@ -1,0 +1,147 @@
+"""What a reader does in JupyterLab's page: run a notebook, watch it, answer, move a slider, interrupt, restart."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .lab import Lab, Notebook, lab
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="left out without Playwright: make browser installs it")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="left out without Chromium: apt-get install chromium, or Chrome"
+)
+XLA_IS_READY = (Path(__file__).parents[2] / ".venv-xla" / "ready").exists()
+WIDE, NARROW = 1200, 600
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory) -> Iterator[Lab]:
+    with (
+        sync_api.sync_playwright() as playwright,
+        lab(playwright, CHROMIUM, tmp_path_factory.mktemp("light"), "Light") as found,
+    ):
+        yield found
+
+
+def wait(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def looks(notebook: Notebook, name: str) -> None:
+    """Keep screens of the whole notebook, and hold that nothing sticks out of the page to the side."""
+    notebook.shot(name)
+    wide = notebook.page.evaluate("() => document.querySelector('.jp-WindowedPanel-outer').scrollWidth")
+    room = notebook.page.evaluate("() => document.querySelector('.jp-WindowedPanel-outer').clientWidth")
+    assert wide <= room, f"{notebook.name} is {wide} px wide in a page of {room}"
+
+
+@pytest.mark.parametrize("name", ["00_start_here", "06_ddp", "12_pipeline_parallel", "16_tpu_many_cores"])
+def test_a_notebook_runs_from_top_to_bottom(light: Lab, name: str) -> None:
+    if name == "16_tpu_many_cores" and not XLA_IS_READY:
+        pytest.skip("left out without .venv-xla: make env builds it")
+    with light.open(name) as notebook:
+        notebook.run_all()
+        assert notebook.errors() == []
+        looks(notebook, "run")
+
+
+def test_the_live_plot_moves_while_the_cell_runs(light: Lab) -> None:
+    with light.open("06_ddp") as notebook:
+        for cell in range(notebook.index("live=LivePlot(")):
+            notebook.run(cell)
+        cell = notebook.start("live=LivePlot(")
+        frames = set()
+        wait(lambda: frames.add(notebook.text(cell)) or len(frames) >= 4, "four different frames", 60)
+        notebook.page.evaluate("() => window.__run")
+        assert notebook.errors() == []
+
+
+def test_a_slider_needs_no_kernel(light: Lab) -> None:
+    with light.open("12_pipeline_parallel") as notebook:
+        notebook.command("kernelmenu:shutdown")
+        explorer = notebook.page.locator(".jp-OutputArea-output:has(input[type=range])").first
+        explorer.scroll_into_view_if_needed()
+        before = explorer.inner_text()
+        slider = explorer.locator("input[type=range]:enabled").nth(1)
+        slider.focus()
+        notebook.page.keyboard.press("ArrowRight")
+        wait(lambda: explorer.inner_text() != before, "another number of micro-batches changes the chart's sentence")
+        notebook.shot("explorer")
+
+
+def test_an_exercise_wrong_then_right(light: Lab) -> None:
+    with light.open("00_start_here") as notebook:
+        for cell in range(3):
+            notebook.run(cell)
+        stub, check = "def rank_device(local_rank, ranks_here, gpus):", "check.rank_device(rank_device)"
+        notebook.run(stub)
+        assert "Not yet" in str(notebook.run(check))
+        notebook.type(stub, "def rank_device(local_rank, ranks_here, gpus):\n    return 'cuda:7'")
+        notebook.run(stub)
+        wrong = str(notebook.run(check))
+        assert "cuda:7" in wrong
+        assert "Traceback" not in wrong
+        notebook.type(
+            stub,
+            "def rank_device(local_rank, ranks_here, gpus):\n"
+            "    return f'cuda:{local_rank}' if gpus >= ranks_here else 'cpu'",
+        )
+        notebook.run(stub)
+        right = str(notebook.run(check))
+        assert "Solved" in right
+        notebook.shot("exercise")
+
+
+ENDLESS = """\
+from course_utils import launch
+import time
+def forever():
+    while True:
+        time.sleep(0.05)
+launch(forever, ranks=2)"""
+
+
+def run_for_ever(light: Lab, notebook: Notebook) -> tuple[int, set[int]]:
+    """Run the set-up cell, then two ranks that never end in place of another cell: its index, and their processes."""
+    notebook.run("discover()")
+    before, cell = light.processes(), notebook.index("names.count(")
+    notebook.type(cell, ENDLESS)
+    notebook.start(cell)
+    wait(lambda: len(light.processes() - before) >= 2, "two ranks run")
+    return cell, light.processes() - before
+
+
+def test_interrupt_ends_the_ranks_in_a_sentence(light: Lab) -> None:
+    with light.open("00_start_here") as notebook:
+        cell, started = run_for_ever(light, notebook)
+        notebook.page.locator("[title^='Interrupt the kernel'] >> visible=true").first.click()
+        notebook.page.evaluate("() => window.__run")
+        wait(lambda: not started & light.processes(), "the ranks are gone")
+        assert "KeyboardInterrupt" in notebook.text(cell)
+        assert "course_utils/" not in notebook.text(cell), "no frame of ours is shown"
+
+
+def test_a_kernel_restarted_in_mid_run_leaves_nothing(light: Lab) -> None:
+    with light.open("00_start_here") as notebook:
+        _, started = run_for_ever(light, notebook)
+        notebook.page.evaluate("() => jupyterapp.shell.currentWidget.context.sessionContext.restartKernel()")
+        wait(lambda: not started & light.processes(), "the ranks are gone")
+        assert "This machine" in str(notebook.run("discover()")), "and the notebook runs again"
+
+
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+def test_a_narrow_page(tmp_path: Path, theme: str) -> None:
+    """Committed outputs in half a laptop's screen, in both themes."""
+    with sync_api.sync_playwright() as playwright, lab(playwright, CHROMIUM, tmp_path, theme) as found:
+        for name in ("00_start_here", "06_ddp", "12_pipeline_parallel"):
+            with found.open(name, NARROW) as notebook:
+                looks(notebook, f"narrow-{theme.lower()}")
