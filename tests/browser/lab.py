@@ -24,9 +24,12 @@ CONNECTED = """async () => {
 OUTPUTS = """index => {
   const cell = jupyterapp.shell.currentWidget.content.model.cells.get(index);
   return cell.outputs ? cell.outputs.toJSON() : []; }"""
-SOURCES = (
-    """() => Array.from(jupyterapp.shell.currentWidget.content.model.cells, cell => cell.sharedModel.getSource())"""
-)
+SOURCES = """() => Array.from(
+  jupyterapp.shell.currentWidget.content.model.cells, cell => cell.sharedModel.getSource())"""
+ERRORS = """() => Array.from(jupyterapp.shell.currentWidget.content.model.cells).flatMap((cell, i) =>
+  cell.type !== 'code' || (cell.getMetadata('tags') || []).includes('raises-exception') ? [] :
+  cell.outputs.toJSON().filter(o => o.output_type === 'error').map(o => `cell ${i}: ${o.ename}: ${o.evalue}`))"""
+LOADED = "window.jupyterapp && jupyterapp.shell.currentWidget?.content?.model?.cells?.length"
 
 
 class Notebook:
@@ -82,11 +85,7 @@ class Notebook:
 
     def errors(self) -> list[str]:
         """Errors of cells that are not meant to end in one."""
-        return self.page.evaluate(
-            """() => Array.from(jupyterapp.shell.currentWidget.content.model.cells).flatMap((cell, i) =>
-            cell.type !== 'code' || (cell.getMetadata('tags') || []).includes('raises-exception') ? [] :
-            cell.outputs.toJSON().filter(o => o.output_type === 'error').map(o => `cell ${i}: ${o.ename}: ${o.evalue}`))"""
-        )
+        return self.page.evaluate(ERRORS)
 
     def type(self, cell: int | str, source: str) -> None:
         """Put text in place of a cell's, by keyboard."""
@@ -143,8 +142,8 @@ def lab(playwright, chromium: str, folder: Path, theme: str) -> Iterator[Lab]:
     )
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--port=0", "--ServerApp.ip=127.0.0.1",
-        f"--ServerApp.root_dir={folder / 'notebooks'}", "--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True",
-        "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=",
+        f"--ServerApp.root_dir={folder / 'notebooks'}", "--IdentityProvider.token=",
+        "--ServerApp.disable_check_xsrf=True", "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]  # fmt: skip
     environment = {**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings")}

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="left out without Chromium: apt-get install chromium, or Chrome"
 )
 XLA_IS_READY = (Path(__file__).parents[2] / ".venv-xla" / "ready").exists()
-WIDE, NARROW = 1200, 600
+NARROW = 600  # pixels
 
 
 @pytest.fixture(scope="module")
