@@ -1,4 +1,4 @@
-"""What checks on real ranks share: where the answer runs, for how long, and what is said when it does not end."""
+"""What checks on real ranks share: where the answer runs, for how long, and how its results come home."""
 
 from __future__ import annotations
 
