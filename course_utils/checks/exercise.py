@@ -18,7 +18,7 @@ How to add an exercise: in `checks/<notebook>.py` put the published solution and
 That is all: the module is found by being there, and `check.rows_per_device(rows_per_device)` works. Handled here, so
 not in a check: a stub that is still empty ("Not yet"), a result passed instead of the function, the wrong parameters,
 an exception in the learner's code (shown with the learner's line), None or `...` where `expect` wanted a value, hints.
-Errors of a `launch(answer, …)` inside a check are shown in the launch's own words. Checks may import torch at the top.
+Errors of a `launch(answer, …)` inside a check are said in its own words (`words.py`). Checks may import torch.
 An answer for which returning None is right (it works in place) is looked at through what it changed.
 In tests: `assert check.name(check.name.published)` (the solution as a function); `verdict = check.name(wrong_one)` has
 `.state`, `.text`, `.expected`, `.got`, `.line`, `str(verdict)`; `all_exercises()` gives {name: Exercise}.
@@ -35,6 +35,7 @@ from .compare import difference, show
 from .learner import is_ours, parameters_differ, unfinished, untouched, where
 from .limit import SECONDS, TooLong, limited
 from .verdict import Verdict
+from .words import in_words
 
 found: dict[str, Exercise] = {}  # those whose module is imported
 
@@ -128,15 +129,13 @@ class Exercise:
         except KeyboardInterrupt:
             raise Interrupted(f"check.{name} was interrupted: the answer was not judged.") from None
         except RankError as error:
-            return Verdict(name, "wrong", error.said)
+            return Verdict(name, "wrong", in_words(error))
         except _Wrong as mistake:
             if unfinished(answer, empty=mistake.empty):
                 return Verdict(
                     name, "not yet", "It still returns nothing, or has a `...` in it. Fill it in and run again."
                 )
             return Verdict(name, "wrong", mistake.why, expected=mistake.expected, got=mistake.got)
-        except NotImplementedError:
-            return Verdict(name, "not yet", f"Write `{name}`, then run this cell again.")
         except CourseError as error:
             return Verdict(name, "wrong", str(error))
         except (Exception, SystemExit) as error:

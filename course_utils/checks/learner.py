@@ -18,14 +18,17 @@ _PATHS = sysconfig.get_paths()
 _CHECKS, _PACKAGE = str(Path(__file__).parent), str(Path(__file__).parent.parent)
 _NOT_THEIRS = (_PACKAGE, _PATHS["stdlib"], _PATHS["purelib"], _PATHS["platlib"], "<frozen")
 _EMPTY_OPS = {"RESUME", "NOP", "LOAD_CONST", "POP_TOP", "RETURN_VALUE", "RETURN_CONST", "COPY_FREE_VARS", "MAKE_CELL"}
+_RAISE_OPS = _EMPTY_OPS | {"LOAD_GLOBAL", "PUSH_NULL", "PRECALL", "CALL", "RAISE_VARARGS"}
 
 
 def untouched(answer: Any) -> bool:
-    """Is the body nothing but a docstring, `...`, `pass`, `return None` or `return ...`?"""
+    """Is the body nothing but a docstring, `...`, `pass`, `return None`, `return ...`, `raise NotImplementedError`?"""
     code = getattr(answer, "__code__", None)
     if code is None:
         return False
     body = list(dis.get_instructions(code))
+    if {i.argval for i in body if i.opname == "LOAD_GLOBAL"} == {"NotImplementedError"}:
+        return all(i.opname in _RAISE_OPS for i in body)
     constants = [i.argval for i in body if i.opname in ("LOAD_CONST", "RETURN_CONST")]
     return all(i.opname in _EMPTY_OPS for i in body) and all(c is None or c is ... for c in constants)
 

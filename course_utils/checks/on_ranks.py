@@ -1,8 +1,7 @@
-"""What checks on real ranks share: where the answer runs, for how long, and what is said when it does not end."""
+"""What checks on real ranks share: where the answer runs, for how long, and how its results come home."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +9,11 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map, tree_map_only
 
-from ..ground.errors import CourseError, RankError
 from ..machine.devices import pick
 from ..ranks.launch import launch
 from .compare import difference
 from .exercise import expect, wrong
 
-SIGABRT = " (SIGABRT: compiled code gave up)"
 ELSEWHERE = 30.0  # seconds that libraries of an accelerator may take to start, on top of the limit
 
 
@@ -26,19 +23,13 @@ def on_ranks(work: Callable, answer: Callable, *args: Any, ranks: int, seconds: 
     The ranks run on the accelerators where each gets its own, else on the CPU, and tensors in `args` go there first.
     """
     limit = seconds if pick(ranks=ranks).type == "cpu" else seconds + ELSEWHERE
-    return _results(_there_and_back, work, answer, args, ranks=ranks, time_limit=limit)
+    return launch(_there_and_back, work, answer, args, ranks=ranks, time_limit=limit).results
 
 
 def apart(work: Callable, answer: Callable, *args: Any, seconds: float) -> Any:
     """`work(answer, *args)` in one process beside the notebook, on the CPU: plain Python that may never end."""
-    return _results(_there_and_back, work, answer, args, ranks=1, time_limit=seconds, device="cpu", init_group=False)[0]
-
-
-def _results(*args: Any, **options: Any) -> list[Any]:
-    try:
-        return launch(*args, **options).results
-    except RankError as error:
-        raise CourseError(in_words(error)) from None
+    one = {"ranks": 1, "device": "cpu", "init_group": False}
+    return launch(_there_and_back, work, answer, args, time_limit=seconds, **one).results[0]
 
 
 def _there_and_back(work: Callable, answer: Callable, args: tuple) -> Any:
@@ -55,24 +46,6 @@ def home(value: Any) -> Any:
         return value.item() if isinstance(value, np.generic) else value
 
     return tree_map(one, value)
-
-
-def in_words(error: RankError) -> str:
-    """What happened on the ranks, said of the check: it has no `time_limit` and leaves no `error` behind."""
-    said = re.sub(r"\x1b\[[0-9;]*m", "", error.said)  # torch prints some errors in bold
-    text = re.sub(r"had not finished after the time limit of (\S+) s", r"had not finished after \1 s", said)
-    if re.search(r"waits? in i?(send|recv)\b", text):
-        text = text.replace("a collective needs every rank.", "a message needs both its sender and its receiver.")
-    if SIGABRT in text:
-        said = [line for output in error.run.output for line in output.splitlines() if line.strip()]
-        words = next((line.rpartition("] ")[2] for line in said if "Check failed" in line), said[-1] if said else "")
-        text = text.replace(SIGABRT, f". Its last words: {words[:200]}" if words else "")
-        text += "\nA frequent cause: the ranks gave tensors of different sizes to one collective."
-    if "gloo" in text:
-        text = re.sub(r"\[enforce fail [^\n]*", "gloo has no such message. Is it from a rank to itself?", text)
-    if error.run.ranks == 1:
-        text = text.replace("rank 0 of 1 ", "It ").replace("rank 0 is here:", "It is here:")
-    return text
 
 
 def same(what: str, expected: Any, got: Any, *, tol: float = 0.0) -> None:

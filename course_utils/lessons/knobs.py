@@ -109,7 +109,8 @@ class _Knobs:
         took = f"{time.perf_counter() - began:.1f} s"
         if error is None:
             self.shown = self.shown if self.panel.lost else label
-            self.panel.say(f"Done: {label}; it took {took}.")
+            first = " In a notebook that was just opened, run this cell before you press Run." * in_cell
+            self.panel.say(f"Done: {label}; it took {took}.{first}")
         else:
             how = "Stopped" if isinstance(error, KeyboardInterrupt) else f"Ended by {type(error).__name__}"
             self.panel.say(f"{how} after {took}.{self.kept()}")

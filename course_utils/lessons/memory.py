@@ -53,14 +53,22 @@ class _Held:
             self.kept._count(self.memory, -1)
 
 
+def tensors(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, list[Tensor]]:
+    """The model's parameters, their gradients, and what the optimizer keeps of them, counts of steps included."""
+    parameters = list(model.parameters())
+    kept = optimizer.state.values() if optimizer is not None else ()
+    return {
+        "parameters": parameters,
+        "gradients": [p.grad for p in parameters if p.grad is not None],
+        "optimizer": [value for state in kept for value in state.values() if torch.is_tensor(value)],
+    }
+
+
 def states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """Bytes of the model's parameters, of their gradients and of what the optimizer keeps of them, on this rank.
 
     Of a `DTensor` this rank's part counts. A count of steps, one number, does not.
     """
-    parameters = list(model.parameters())
-    kept = [value for state in optimizer.state.values() for value in state.values()
-            if torch.is_tensor(value) and value.dim()]  # fmt: skip
-    groups = {"parameters": parameters, "gradients": [p.grad for p in parameters if p.grad is not None],
-              "optimizer": kept}  # fmt: skip
+    groups = tensors(model, optimizer)
+    groups["optimizer"] = [kept for kept in groups["optimizer"] if kept.dim()]
     return {name: sum(getattr(t, "_local_tensor", t).nbytes for t in group) for name, group in groups.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ground.errors import CourseError
+from .memory import tensors
 
 KINDS = ("parameters", "gradients", "optimizer states", "activations")
 
@@ -45,16 +47,16 @@ class Meter(TorchDispatchMode):
         self.samples: list[tuple[str, dict[str, int]]] = []
         self._memory: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
         self._now = 0
-        for tensor in [*model.parameters(), *self._gradients(), *self._states()]:
+        for tensor in chain(*tensors(model, optimizer).values()):
             self._see(tensor)
         self.before = self._now
-        self._parameters = sum(map(_bytes, model.parameters()))
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         made = operation(*args, **kwargs or {})
-        for tensor in _tensors(made):
+        for tensor in _made(made):
             self._see(tensor)
-        fixed = [self._parameters, sum(map(_bytes, self._gradients())), sum(map(_bytes, self._states()))]
+        groups = tensors(self.model, self.optimizer).values()
+        fixed = [sum(tensor.untyped_storage().nbytes() for tensor in group) for group in groups]
         self.samples.append((self.phase, dict(zip(KINDS, [*fixed, self._now - sum(fixed)], strict=True))))
         if self.budget is not None and self._now > self.budget:
             raise BudgetExceeded(
@@ -81,13 +83,6 @@ class Meter(TorchDispatchMode):
         steps = list(range(len(self.samples)))
         return {kind: (steps, [kinds[kind] / 1e6 for _, kinds in self.samples]) for kind in KINDS}
 
-    def _gradients(self) -> Iterator[Tensor]:
-        return (p.grad for p in self.model.parameters() if p.grad is not None)
-
-    def _states(self) -> Iterator[Tensor]:
-        states = self.optimizer.state.values() if self.optimizer is not None else ()
-        return (value for state in states for value in state.values() if isinstance(value, Tensor))
-
     def _see(self, tensor: Tensor) -> None:
         memory = tensor.untyped_storage()
         if memory not in self._memory:
@@ -99,13 +94,9 @@ class Meter(TorchDispatchMode):
         self._now -= count
 
 
-def _bytes(tensor: Tensor) -> int:
-    return tensor.untyped_storage().nbytes()
-
-
-def _tensors(made: Any) -> Iterator[Tensor]:
+def _made(made: Any) -> Iterator[Tensor]:
     if isinstance(made, Tensor):
         yield made
     elif isinstance(made, (list, tuple)):
         for one in made:
-            yield from _tensors(one)
+            yield from _made(one)

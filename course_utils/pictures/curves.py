@@ -115,9 +115,12 @@ def png(panels: Panels, *, title: str = "", x_title: str = "step", total: float 
     keys, names = keys_of(panels), list(panels)
     columns = len(names) if len(names) <= 3 else 2
     each, rows = panel_width(len(names)), -(-len(names) // columns)
-    deep = -(-len(keys) // 6) if len(keys) > 1 else 0  # rows of the legend
+    width = columns * (each + GAP) - GAP
+    labels = [style.label(key, unit) for key in keys]
+    wide = _legend_columns(labels, width)
+    deep = -(-len(keys) // wide) if len(keys) > 1 else 0  # rows of the legend
     extra = LINE * (bool(title) + deep + bool(foot))
-    width, height = columns * (each + GAP) - GAP, rows * (HEIGHT + GAP) - GAP + extra
+    height = rows * (HEIGHT + GAP) - GAP + extra
     figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
     fonts = {"color": style.GREY, "fontsize": style.TEXT * 0.72}  # px at 100 dpi -> points
     top, x_range = LINE * bool(title), x_span(panels.values(), total=total, log_x=log_x)
@@ -131,10 +134,9 @@ def png(panels: Panels, *, title: str = "", x_title: str = "step", total: float 
         ax = figure.add_axes((x / width, 1 - (y + h) / height, w / width, h / height), facecolor="none")
         _paint(ax, panel, (w, h), x_title, markers, fonts)
     if len(keys) > 1:
-        wide = -(-len(keys) // deep)
         order = [i for column in range(wide) for i in range(column, len(keys), wide)]  # matplotlib fills columns
         lines = [Line2D([], [], color=style.color(keys[i], i), linestyle=_dash(keys[i], i), lw=1.5) for i in order]
-        box = figure.legend(lines, [style.label(keys[i], unit) for i in order], ncols=wide, frameon=False,
+        box = figure.legend(lines, [labels[i] for i in order], ncols=wide, frameon=False,
                             loc="lower left", bbox_to_anchor=(4 / width, (LINE * bool(foot) - 5) / height),
                             fontsize=fonts["fontsize"], labelcolor=style.GREY, handlelength=2.6, borderpad=0.2)
         box.set_zorder(5)
@@ -156,6 +158,15 @@ def curves_png(panels: Panels, *, alt: str, title: str = "", x_title: str = "ste
     drawn = png(panels, title=title, x_title=x_title, total=total, log_x=log_x, log_y=log_y, markers=markers,
                       foot=foot)
     return Picture(f"<p>{html.escape(alt)}</p>", alt, png=drawn)
+
+
+def _legend_columns(labels: Sequence[str], width: int) -> int:
+    """How many columns of a legend's lines and names fit into `width` px: six at most, in rows as even as can be."""
+    for rows in range(-(-len(labels) // 6), len(labels)):
+        wide = -(-len(labels) // rows)
+        if sum(56 + 6.6 * max(map(len, labels[column::wide])) for column in range(wide)) <= width:
+            return wide
+    return 1
 
 
 def _dash(key: int | str, position: int) -> object:

@@ -106,7 +106,8 @@ def draw(timeline: Timeline) -> tuple[bytes, str]:
     bars = [bar for row in rows.values() for bar in row]
     notes = _notes(bars, lanes)
     high = len(ranks) * (LANE + GAP + (len(lanes) - 1) * (THIN + 2))  # px of all rows
-    title = textwrap.wrap(f"{timeline.title}: {says}" if timeline.title else says, TITLE)
+    then = ". " if ":" in timeline.title else ": "
+    title = textwrap.wrap(f"{timeline.title}{then}{says}" if timeline.title else says, TITLE)
     top, bottom = LINE * (1 + len(title)) - 4, LINE * (3 + bool(notes))
     width, height = style.WIDTH, top + high + bottom
     figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")

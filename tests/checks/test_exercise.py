@@ -92,6 +92,11 @@ def stub_raise(rows, devices):
     raise NotImplementedError
 
 
+def stub_raise_in_words(rows, devices):
+    """Rows for each device."""
+    raise NotImplementedError("write me")
+
+
 def half_written(rows, devices):
     each = ...
     return [each] * devices
@@ -107,7 +112,7 @@ def still_dots(rows, devices):
 
 @pytest.mark.parametrize(
     "stub",
-    [stub_pass, stub_doc, stub_return, stub_raise, half_written, not_returned, still_dots],
+    [stub_pass, stub_doc, stub_return, stub_raise, stub_raise_in_words, half_written, not_returned, still_dots],
     ids=lambda f: f.__name__,
 )
 def test_an_unsolved_stub_reads_not_yet_and_costs_no_hint(shares, stub):
@@ -115,6 +120,23 @@ def test_an_unsolved_stub_reads_not_yet_and_costs_no_hint(shares, stub):
     assert verdict.state == "not yet"
     assert verdict.hints == ()
     assert str(verdict).startswith("○ share: Not yet.")
+
+
+def test_what_a_written_answer_has_not_implemented_is_shown_with_its_line(shares, split):
+    def copies(x):
+        return [x.to("meta").to("cpu")]
+
+    verdict = split(copies)
+    assert verdict.state == "wrong"
+    assert "NotImplementedError: Cannot copy out of meta tensor" in verdict.text
+    assert verdict.line.endswith('return [x.to("meta").to("cpu")]')
+
+    def some_cases(rows, devices):
+        if rows % devices:
+            raise NotImplementedError
+        return [rows // devices] * devices
+
+    assert shares(some_cases).state == "wrong"
 
 
 def test_dots_that_index_a_tensor_are_not_a_stub(split):
@@ -303,8 +325,21 @@ def test_ranks_that_never_finish_are_told_without_advice_on_launch(shares):
         launch(time.sleep, 60, ranks=1, device="cpu", time_limit=1)
 
     verdict = shares(mine)
-    assert "rank 0 of 1 had not finished" in verdict.text
+    assert verdict.text.startswith("It had not finished after 1 s")
     assert "time_limit" not in verdict.text
+
+
+def test_errors_of_a_checks_own_launch_speak_of_the_check():
+    def mine(x):
+        time.sleep(60)
+
+    try:
+        at_once = exercise(halves)(lambda answer: launch(answer, 1, ranks=2, device="cpu", time_limit=1))
+        verdict = at_once(mine)
+        assert verdict.text.startswith("ranks 0, 1 of 2 had not finished after 1 s\n")
+        assert "time_limit" not in str(verdict)
+    finally:
+        exercises.pop("halves")
 
 
 def test_an_interrupt_is_one_sentence(shares):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pickle
+import random
 import time
 from pathlib import Path
 
@@ -13,11 +14,12 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 from course_utils import check, pick, report, warm_up  # noqa: F401 (the notebook's functions use them)
 from course_utils.checks import pitfalls, saving
 from course_utils.lessons.models import mlp
+from tests.checks.judging import judge
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "07_ddp_pitfalls.ipynb"
 NAMES = ("train_epochs", "train_uneven", "train_in_pieces", "train_two_heads", "train_and_save")
@@ -71,14 +73,6 @@ def test_broken_function_shows_its_symptom(broken, name, words):
     judge(name, broken[name], words)
 
 
-def judge(name, answer, words):
-    verdict = getattr(check, name)(answer)
-    assert verdict.state == "wrong"
-    assert words in str(verdict)
-    for ours in ("course_utils", "pitfall_cases", "time_limit", "error.run"):
-        assert ours not in str(verdict)
-
-
 def step(model, optimizer, x, y, *, scale=1.0):
     optimizer.zero_grad()
     (scale * cross_entropy(model(x.to(pick())), y.to(pick()))).backward()
@@ -129,7 +123,15 @@ def by_index(dataset, epochs):
             step(model, optimizer, x, y)
 
 
-RIGHT_EPOCHS = [epochs(num_workers=1), epochs(seed=7), a_sampler_for_each_epoch, by_index]
+def a_subset_for_each_epoch(dataset, epochs):
+    model, optimizer = new()
+    for epoch in range(epochs):
+        order = random.Random(epoch).sample(range(len(dataset)), len(dataset))
+        for x, y in DataLoader(Subset(dataset, order[dist.get_rank() :: dist.get_world_size()]), 2):
+            step(model, optimizer, x, y)
+
+
+RIGHT_EPOCHS = [epochs(num_workers=1), epochs(seed=7), a_sampler_for_each_epoch, by_index, a_subset_for_each_epoch]
 
 
 @pytest.mark.parametrize("answer", RIGHT_EPOCHS)

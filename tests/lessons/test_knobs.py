@@ -104,6 +104,8 @@ def test_the_first_run_is_ordinary_output_and_the_next_replaces_it(kernel):
         knobs(shown, n=[2, 1, 3], fast=True, k=(1, 8))"""
     cell = Cell(kernel, "\n".join(line[8:] for line in code.splitlines()))
     assert "application/vnd.jupyter.widget-view+json" in cell.outputs["panel"]
+    assert cell.status.startswith("Done: n = 2, fast = True, k = 1;")
+    assert cell.status.endswith("run this cell before you press Run.")
     first = list(cell.outputs)
     result = cell.outputs[first[1]]
     assert "<td" in result["text/html"]
@@ -113,6 +115,7 @@ def test_the_first_run_is_ordinary_output_and_the_next_replaces_it(kernel):
     cell.choose(n=2)
     cell.press("Run")
     cell.says("Done: n = 3")
+    assert "before you press Run" not in cell.status
     assert list(cell.outputs)[: len(first)] == first, "what was there is still there, in the same order"
     assert cell.texts[0].split()[-3:] == ["3", "True", "1"]
     assert cell.texts[1:] == ["step 0", "'display 0'", "step 1", "'display 1'", "step 2", "'display 2'"]

@@ -151,6 +151,18 @@ def test_eight_ranks_label_only_the_highest_and_the_lowest():
     assert sorted(labels) == ["0.0175", "0.02"]
 
 
+@pytest.mark.parametrize("names", [range(8), [f"a run with a name of many words {i}" for i in range(6)]])
+def test_the_legend_of_a_png_is_not_cut(names, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("course_utils.pictures.curves.to_png", lambda figure: drawn.append(figure) or b"")
+    pictures.curves_png({"loss": {name: ([0, 1], [0.0, 1.0]) for name in names}}, alt="x")
+    (figure,) = drawn
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert box.y1 <= min(ax.bbox.y0 for ax in figure.axes)
+
+
 def test_png_is_transparent_and_knows_its_width():
     from io import BytesIO
 
