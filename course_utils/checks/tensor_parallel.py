@@ -160,7 +160,9 @@ def _x(what: str, expected: Tensor, got: Tensor | None) -> None:
 
 def _traffic(name: str, traffic: Traffic) -> None:
     if traffic.calls != {"all-reduce": 1} or traffic.bytes["all-reduce"] != PAYLOAD:
-        wrong(f"The values are right. The {name} pass can do with less communication.",
+        dealt = {"broadcast", "scatter"} & traffic.calls.keys()
+        tip = " The weights are everywhere: parallelize_module(…, src_data_rank=None) sends none." if dealt else ""
+        wrong(f"The values are right. The {name} pass can do with less communication.{tip}",
               expected=f"1 all-reduce of {PAYLOAD} bytes",
               got=", ".join(f"{n} {kind} of {traffic.bytes[kind]} bytes" for kind, n in traffic.calls.items())
               or "nothing sent")  # fmt: skip
