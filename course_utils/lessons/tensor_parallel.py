@@ -171,9 +171,9 @@ def reduce_scatter(x: Tensor) -> Tensor:
 
 
 class Largest(TorchDispatchMode):
-    """`with Largest() as largest: …` measures the largest tensor that an operation makes on this rank, in `bytes`.
+    """`with Largest() as largest: …` measures the largest tensor that an operation returns on this rank, in `bytes`.
 
-    Backward counts, too; of a `DTensor` it is this rank's part, as what is computed with it is seen.
+    Backward and views count, too; of a `DTensor` it is this rank's part, as what is computed with it is seen.
     """
 
     def __init__(self) -> None:
@@ -184,5 +184,6 @@ class Largest(TorchDispatchMode):
         if DTensor in types:
             return NotImplemented  # what it does with its part comes here next
         result = func(*args, **(kwargs or {}))
-        self.bytes = max([self.bytes, *(x.nbytes for x in tree_leaves(result) if type(x) is Tensor)])
+        made = (x for x in tree_leaves(result) if type(x) is Tensor)
+        self.bytes = max([self.bytes, *(min(x.nbytes, x.untyped_storage().nbytes()) for x in made)])
         return result
