@@ -8,7 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..lessons.models import MLP, Attention
 from ..lessons.tensor_parallel import add_up, fan_out
@@ -55,8 +58,6 @@ def _filled(module: nn.Module) -> nn.Module:
 
 def _run(answer: Callable[..., Tensor], kind: str) -> dict[str, Any]:
     """One forward and backward of the answer and of the whole layer on this rank."""
-    from torch.utils.flop_counter import FlopCounterMode  # which warns where triton is missing: not in the notebook
-
     mine, whole = (_filled(MLP(WIDTH) if kind == "mlp" else Attention(WIDTH, HEADS)).to(pick()) for _ in range(2))
     given = dict(mine.named_parameters())
     arguments = (mine.up, mine.down) if kind == "mlp" else (mine,)
@@ -64,9 +65,10 @@ def _run(answer: Callable[..., Tensor], kind: str) -> dict[str, Any]:
     x = torch.randn(ROWS, LENGTH, WIDTH, generator=generator).to(pick()).requires_grad_()
     same = x.detach().clone().requires_grad_()
     expected = whole(same)
-    with Traffic() as forward, FlopCounterMode(display=False) as operations:
+    with Traffic() as forward, _Operations() as operations:
         y = answer(x, *arguments)
-    result = {"output": (_back(expected), _back(y)), "operations": operations.get_total_flops()}
+        y = y.full_tensor() if isinstance(y, DTensor) else y
+    result = {"output": (_back(expected), _back(y)), "operations": operations.count}
     if not isinstance(y, Tensor) or y.shape != expected.shape or not y.requires_grad:
         return result | {"grad": getattr(y, "requires_grad", False)}
     direction = torch.randn(y.shape, generator=generator).to(pick())
@@ -76,6 +78,25 @@ def _run(answer: Callable[..., Tensor], kind: str) -> dict[str, Any]:
     grads = {name: (_back(p.grad), _back(given[name].grad)) for name, p in whole.named_parameters()}
     x = _back(same.grad), _back(x.grad)
     return result | {"grad": True, "x": x, "grads": grads, "forward": forward, "backward": backward}
+
+
+class _Operations(TorchDispatchMode):
+    """`count`s the floating-point operations of matrix products on this rank; of a `DTensor`, those with its part."""
+
+    def __init__(self) -> None:
+        from torch.utils.flop_counter import flop_registry  # which warns where triton is missing: not in the notebook
+
+        super().__init__()
+        self.count, self.formulas = 0, flop_registry
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if DTensor in types:
+            return NotImplemented  # what it does with its part comes here next
+        result = func(*args, **(kwargs or {}))
+        formula = self.formulas.get(func.overloadpacket)
+        if formula and not any(issubclass(t, FakeTensor) for t in types):  # with which DTensor works out a shape
+            self.count += formula(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 def _back(value: Any) -> Any:
@@ -139,7 +160,9 @@ def _x(what: str, expected: Tensor, got: Tensor | None) -> None:
 
 def _traffic(name: str, traffic: Traffic) -> None:
     if traffic.calls != {"all-reduce": 1} or traffic.bytes["all-reduce"] != PAYLOAD:
-        wrong(f"The values are right. The {name} pass can do with less communication.",
+        dealt = {"broadcast", "scatter"} & traffic.calls.keys()
+        tip = " The weights are everywhere: parallelize_module(…, src_data_rank=None) sends none." if dealt else ""
+        wrong(f"The values are right. The {name} pass can do with less communication.{tip}",
               expected=f"1 all-reduce of {PAYLOAD} bytes",
               got=", ".join(f"{n} {kind} of {traffic.bytes[kind]} bytes" for kind, n in traffic.calls.items())
               or "nothing sent")  # fmt: skip

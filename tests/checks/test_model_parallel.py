@@ -1,9 +1,11 @@
 """The exercises on model parallelism: published solutions pass, plausible wrong answers fail in words."""
 
+import functools
 import itertools
 
 import numpy as np
 import pytest
+import torch
 
 from course_utils import check, launch
 from course_utils.lessons.model_parallel import stream, there_and_back
@@ -29,15 +31,95 @@ def busy(forward, backward):
     return [(f + b) / (sum(forward) + sum(backward)) for f, b in zip(forward, backward, strict=True)]
 
 
-@pytest.mark.parametrize(("answer", "call"), [(one_of_all, "idle_shares([3.0, 1.0, 2.0], [6.0, 2.0, 2.0])"),
-                                              (forward_only, "idle_shares([3.0, 1.0, 2.0], [6.0, 2.0, 2.0])"),
-                                              (busy, "idle_shares([1.0, 1.0, 1.0, 1.0]")])  # fmt: skip
+def backward_only(forward, backward):
+    return [1 - b / sum(backward) for b in backward]
+
+
+def shares_of_each_pass(forward, backward):
+    """The mean of two shares is the share of the sum only where the passes last equally long."""
+    return [1 - (f / sum(forward) + b / sum(backward)) / 2 for f, b in zip(forward, backward, strict=True)]
+
+
+def against_the_slowest(forward, backward):
+    own = [f + b for f, b in zip(forward, backward, strict=True)]
+    return [1 - each / max(own) for each in own]
+
+
+def in_percent(forward, backward):
+    return [100 * share for share in check.idle_shares.published(forward, backward)]
+
+
+def seconds_idle(forward, backward):
+    return [sum(forward) + sum(backward) - f - b for f, b in zip(forward, backward, strict=True)]
+
+
+def backward_is_twice_forward(forward, backward):
+    return [1 - f / sum(forward) for f in forward]
+
+
+def the_mean(forward, backward):
+    return 1 - 1 / len(forward)
+
+
+def one_rank_short(forward, backward):
+    return check.idle_shares.published(forward, backward)[:-1]
+
+
+UNEVEN = "idle_shares([3.0, 1.0, 2.0], [6.0, 2.0, 2.0])"
+
+
+@pytest.mark.parametrize(
+    ("answer", "call"),
+    [
+        (one_of_all, UNEVEN),
+        (forward_only, UNEVEN),
+        (backward_only, UNEVEN),
+        (shares_of_each_pass, UNEVEN),
+        (backward_is_twice_forward, UNEVEN),
+        (busy, "idle_shares([1.0, 1.0, 1.0, 1.0]"),
+        (against_the_slowest, "idle_shares([1.0, 1.0], [2.0, 2.0])"),
+        (in_percent, "idle_shares([1.0, 1.0], [2.0, 2.0])"),
+        (seconds_idle, "idle_shares([1.0, 1.0], [2.0, 2.0])"),
+        (the_mean, "idle_shares([1.0, 1.0], [2.0, 2.0])"),
+        (one_rank_short, "idle_shares([1.0, 1.0], [2.0, 2.0])"),
+    ],
+)
 def test_idle_shares_wrong(answer, call):
     verdict = check.idle_shares(answer)
     assert verdict.state == "wrong"
     assert verdict.text.startswith(call)
     assert verdict.expected
     assert verdict.got
+
+
+def others_over_all(forward, backward):
+    total = sum(forward) + sum(backward)
+    return [(total - f - b) / total for f, b in zip(forward, backward, strict=True)]
+
+
+def with_numpy(forward, backward):
+    own = np.add(forward, backward)
+    return list(1 - own / own.sum())
+
+
+def with_torch(forward, backward):
+    own = torch.tensor(forward) + torch.tensor(backward)
+    return (1 - own / own.sum()).tolist()
+
+
+def in_a_loop(forward, backward):
+    shares, total = [], 0.0
+    for i in range(len(forward)):
+        total += forward[i] + backward[i]
+    for i in range(len(forward)):
+        shares.append(1 - (forward[i] + backward[i]) / total)
+    return tuple(shares)
+
+
+@pytest.mark.parametrize("answer", [others_over_all, with_numpy, with_torch, in_a_loop])
+def test_idle_shares_right_in_other_ways(answer):
+    verdict = check.idle_shares(answer)
+    assert verdict, str(verdict)
 
 
 def equal_counts(costs, stages):
@@ -70,6 +152,37 @@ def costs_themselves(costs, stages):
     return costs[:stages]
 
 
+def largest_alone(costs, stages):
+    """The most expensive layers each get a stage of their own."""
+    cuts = sorted(sorted(range(1, len(costs)), key=lambda i: -costs[i])[: stages - 1])
+    return [b - a for a, b in itertools.pairwise([0, *cuts, len(costs)])]
+
+
+def halves(costs, stages):
+    """Cut the most expensive stage where its halves differ least, again and again: greedy."""
+    edges = [0, len(costs)]
+    while len(edges) <= stages:
+        runs = [(a, b) for a, b in itertools.pairwise(edges) if b - a > 1]
+        a, b = max(runs, key=lambda run: sum(costs[slice(*run)]))
+        edges.append(min(range(a + 1, b), key=lambda i: abs(sum(costs[a:i]) - sum(costs[i:b]))))
+        edges.sort()
+    return [b - a for a, b in itertools.pairwise(edges)]
+
+
+def costs_of_the_stages(costs, stages):
+    from course_utils.checks.model_parallel import stage_costs
+
+    return stage_costs(costs, check.balance.published(costs, stages))
+
+
+def places_to_cut(costs, stages):
+    return list(itertools.accumulate(check.balance.published(costs, stages)))
+
+
+def an_empty_stage(costs, stages):
+    return [0, *[1] * (stages - 2), len(costs) - stages + 2] if stages > 1 else [len(costs)]
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -77,6 +190,11 @@ def costs_themselves(costs, stages):
         (until_full, "can be had, this one has"),
         (smallest_spread, "can be had, this one has"),
         (lambda costs, stages: [1.5] * stages, "how many layers a stage takes is a whole number"),
+        (largest_alone, "can be had, this one has"),
+        (halves, "can be had, this one has"),
+        (costs_of_the_stages, "takes at least one layer, and together they take all 8"),
+        (places_to_cut, "takes at least one layer, and together they take all 8"),
+        (an_empty_stage, "each of the 4 stages takes at least one layer"),
         (costs_themselves, "each of the 4 stages takes at least one layer, and together they take all 8"),
     ],
 )
@@ -86,6 +204,57 @@ def test_balance_wrong(answer, words):
     assert words in verdict.text, str(verdict)
     assert verdict.expected
     assert verdict.got
+
+
+def by_bisection(costs, stages):
+    """The least limit under which filling each stage needs no more of them than there are."""
+
+    def filled(limit):
+        counts, room = [0], 0
+        for i, cost in enumerate(costs):
+            left, open_stages = len(costs) - i, stages - len(counts)
+            if counts[-1] and (room + cost > limit or left <= open_stages):
+                counts.append(0)
+                room = 0
+            counts[-1] += 1
+            room += cost
+        return counts
+
+    return next(counts for limit in range(max(costs), sum(costs) + 1) if len(counts := filled(limit)) == stages)
+
+
+def by_recursion(costs, stages):
+    @functools.cache
+    def best(start, stages):
+        if stages == 1:
+            return sum(costs[start:]), [len(costs) - start]
+        ways = []
+        for end in range(start + 1, len(costs) - stages + 2):
+            rest, counts = best(end, stages - 1)
+            ways.append((max(sum(costs[start:end]), rest), [end - start, *counts]))
+        return min(ways)
+
+    return best(0, stages)[1]
+
+
+def by_all_counts(costs, stages):
+    ways = [way for way in itertools.product(range(1, len(costs) + 1), repeat=stages) if sum(way) == len(costs)]
+
+    def slowest(way):
+        layers = iter(costs)
+        return max(sum(itertools.islice(layers, n)) for n in way)
+
+    return min(ways, key=slowest)
+
+
+def in_a_tensor_of_numbers(costs, stages):
+    return [*torch.tensor(check.balance.published(costs, stages))]
+
+
+@pytest.mark.parametrize("answer", [by_bisection, by_recursion, by_all_counts, in_a_tensor_of_numbers])
+def test_balance_right_in_other_ways(answer):
+    verdict = check.balance(answer)
+    assert verdict, str(verdict)
 
 
 def test_balance_may_use_up_its_argument_and_count_with_numpy():

@@ -1,12 +1,17 @@
 """The exercises on tensor parallelism: published solutions pass, plausible wrong answers fail in words."""
 
+import copy
+
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
-from course_utils import check
-from course_utils.lessons.tensor_parallel import add_up, fan_out
+from course_utils import check, pick
+from course_utils.lessons.tensor_parallel import Columns, Rows, add_up, all_reduced, fan_out, mine
 
 
 @pytest.mark.parametrize("name", ["mlp_part", "attention_part"])
@@ -122,30 +127,6 @@ def test_mlp_wrong(answer, words):
     assert "course_utils" not in str(verdict)
 
 
-class Columns(torch.nn.Module):
-    """As in the notebook: with a copy of its part."""
-
-    def __init__(self, layer):
-        super().__init__()
-        rank, ranks = place()
-        self.weight = torch.nn.Parameter(layer.weight.chunk(ranks)[rank].detach().clone())
-        self.bias = torch.nn.Parameter(layer.bias.chunk(ranks)[rank].detach().clone())
-
-    def forward(self, x):
-        return linear(fan_out(x), self.weight, self.bias)
-
-
-class Rows(torch.nn.Module):
-    def __init__(self, layer):
-        super().__init__()
-        rank, ranks = place()
-        self.weight = torch.nn.Parameter(layer.weight.chunk(ranks, dim=1)[rank].detach().clone())
-        self.bias = torch.nn.Parameter(layer.bias.detach().clone())
-
-    def forward(self, x):
-        return add_up(linear(x, self.weight)) + self.bias
-
-
 def with_modules(x, up, down):
     return Rows(down)(gelu(Columns(up)(x)))
 
@@ -166,10 +147,60 @@ def share_of_the_bias(x, up, down):
     return add_up(partial_sum(fan_out(x), up, down) + down.bias / dist.get_world_size())
 
 
-@pytest.mark.parametrize("answer", [with_modules, every_nth, bias_on_rank_0, share_of_the_bias])
+def with_mine(x, up, down):
+    hidden = gelu(fan_out(x) @ mine(up.weight).T + mine(up.bias))
+    return add_up(hidden @ mine(down.weight, 1).T) + down.bias
+
+
+def with_a_hook(x, up, down):
+    x = x.view_as(x)
+    x.register_hook(all_reduced)
+    return add_up(partial_sum(x, up, down)) + down.bias
+
+
+def on_every_rank(**kwargs):
+    mesh = init_device_mesh(pick().type, (dist.get_world_size(),))
+    return {"device_mesh": mesh, "src_data_rank": None, **kwargs}
+
+
+def with_a_plan(x, up, down):
+    mlp = torch.nn.Sequential(copy.deepcopy(up), torch.nn.GELU(), copy.deepcopy(down))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    return parallelize_module(mlp, **on_every_rank(parallelize_plan=plan))(x)
+
+
+def with_a_plan_in_place(x, up, down):
+    up = parallelize_module(up, **on_every_rank(parallelize_plan=ColwiseParallel()))
+    down = parallelize_module(down, **on_every_rank(parallelize_plan=RowwiseParallel(use_local_output=False)))
+    return down(gelu(up(x)))
+
+
+@pytest.mark.parametrize("answer", [with_modules, with_mine, with_a_hook, with_a_plan, with_a_plan_in_place, every_nth,
+                                    bias_on_rank_0, share_of_the_bias])  # fmt: skip
 def test_mlp_right_in_other_ways(answer):
     verdict = check.mlp_part(answer)
     assert verdict, str(verdict)
+
+
+def plan_that_deals_the_weights(x, up, down):
+    return parallelize_module(down, **on_every_rank(parallelize_plan=RowwiseParallel(), src_data_rank=0))(
+        gelu(parallelize_module(up, **on_every_rank(parallelize_plan=ColwiseParallel()))(x)))  # fmt: skip
+
+
+def plan_with_both_by_columns(x, up, down):
+    hidden = parallelize_module(up, **on_every_rank(parallelize_plan=ColwiseParallel(output_layouts=Replicate())))(x)
+    plan = ColwiseParallel(output_layouts=Replicate())
+    return parallelize_module(down, **on_every_rank(parallelize_plan=plan))(gelu(hidden))
+
+
+def test_mlp_with_a_plan_that_sends_more():
+    verdict = check.mlp_part(plan_that_deals_the_weights)
+    assert verdict.state == "wrong"
+    assert "src_data_rank=None" in verdict.text
+    verdict = check.mlp_part(plan_with_both_by_columns)
+    assert verdict.state == "wrong"
+    assert "can do with less communication" in verdict.text
+    assert "src_data_rank" not in verdict.text
 
 
 def test_mlp_detached():
@@ -189,7 +220,7 @@ def test_mlp_says_what_was_sent():
     assert verdict.got == "2 all-reduce of 4800 bytes"
 
 
-def attention_with(x, attention, *, by):
+def attention_with(x, attention, *, by, is_causal=True):
     rank, ranks = place()
 
     def heads(layer):
@@ -197,7 +228,7 @@ def attention_with(x, attention, *, by):
         return mine.unflatten(-1, (-1, attention.head)).transpose(1, 2)
 
     x = fan_out(x)
-    mixed = scaled_dot_product_attention(*map(heads, (attention.q, attention.k, attention.v)), is_causal=True)
+    mixed = scaled_dot_product_attention(*map(heads, (attention.q, attention.k, attention.v)), is_causal=is_causal)
     out = attention.out.weight.chunk(ranks, dim=1)[rank]
     return add_up(linear(mixed.transpose(1, 2).flatten(2), out)) + attention.out.bias
 
@@ -233,9 +264,81 @@ def with_softmax(x, attention):
     return add_up(linear(mixed, attention.out.weight.chunk(ranks, dim=1)[rank])) + attention.out.bias
 
 
-def test_attention_right_in_another_way():
-    verdict = check.attention_part(with_softmax)
+def with_modules_in_place(x, attention):
+    x = fan_out(x)
+    for name in "qkv":
+        setattr(attention, name, Columns(getattr(attention, name), enter=lambda x: x))
+    attention.out = Rows(attention.out)
+    return attention(x)
+
+
+def head_by_head(x, attention):
+    rank, ranks = place()
+    x, size = fan_out(x), attention.head
+    each = attention.q.weight.shape[0] // size // ranks
+    total = 0
+    for first in range(rank * each * size, (rank + 1) * each * size, size):
+        q, k, v = (linear(x, part.weight[first : first + size], part.bias[first : first + size])
+                   for part in (attention.q, attention.k, attention.v))  # fmt: skip
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
+        total = total + mixed @ attention.out.weight[:, first : first + size].T
+    return add_up(total) + attention.out.bias
+
+
+def with_one_product(x, attention):
+    parts = attention.q, attention.k, attention.v
+    weight, bias = torch.cat([mine(part.weight) for part in parts]), torch.cat([mine(part.bias) for part in parts])
+    q, k, v = linear(fan_out(x), weight, bias).unflatten(-1, (3, -1, attention.head)).permute(2, 0, 3, 1, 4)
+    mixed = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    return add_up(linear(mixed, mine(attention.out.weight, 1))) + attention.out.bias
+
+
+def with_a_plan_for_attention(x, attention):
+    shared = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
+    parallelize_module(attention, **on_every_rank(parallelize_plan=shared))
+    plan = {name: ColwiseParallel() for name in "qkv"} | {"out": RowwiseParallel()}
+    return parallelize_module(attention, **on_every_rank(parallelize_plan=plan))(x)
+
+
+@pytest.mark.parametrize("answer", [with_softmax, with_modules_in_place, head_by_head, with_one_product,
+                                    with_a_plan_for_attention])  # fmt: skip
+def test_attention_right_in_other_ways(answer):
+    verdict = check.attention_part(answer)
     assert verdict, str(verdict)
+
+
+def three_fan_outs(x, attention):
+    for name in "qkv":
+        setattr(attention, name, Columns(getattr(attention, name)))
+    attention.out = Rows(attention.out)
+    return attention(x)
+
+
+def no_fan_out_for_attention(x, attention):
+    for name in "qkv":
+        setattr(attention, name, Columns(getattr(attention, name), enter=lambda x: x))
+    attention.out = Rows(attention.out)
+    return attention(x)
+
+
+def no_sum(x, attention):
+    for name in "qkv":
+        setattr(attention, name, Columns(getattr(attention, name), enter=lambda x: x))
+    attention.out = Rows(attention.out, leave=lambda x: x)
+    return attention(fan_out(x))
+
+
+def bias_from_every_rank(x, attention):
+    y = no_sum(x, attention)
+    return add_up(y)
+
+
+def not_causal(x, attention):
+    return attention_with(x, attention, by=lambda rank: rank, is_causal=False)
+
+
+def heads_of_the_next_rank(x, attention):
+    return attention_with(x, attention, by=lambda rank: (rank + 1) % dist.get_world_size())
 
 
 def no_heads(x, attention):
@@ -254,6 +357,12 @@ def no_heads(x, attention):
         (not_split, "Rank 0 of 2 computes more than its part"),
         (whole_heads, "Rank 0 of 2 computes more than its part"),
         (no_heads, "attention_part(x, attention) on rank 0 of 2: off by"),
+        (not_causal, "attention_part(x, attention) on rank 0 of 2: off by"),
+        (heads_of_the_next_rank, "attention_part(x, attention) on rank 0 of 2: off by"),
+        (no_sum, "attention_part(x, attention) on rank 0 of 2: off by"),
+        (bias_from_every_rank, "the last bias is to be added once"),
+        (three_fan_outs, "The backward pass can do with less communication"),
+        (no_fan_out_for_attention, "The gradient of x on rank 0 of 2 is only this rank's part of it"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

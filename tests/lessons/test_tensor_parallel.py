@@ -8,10 +8,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_utils import CourseError, Traffic, launch
+from course_utils import CourseError, RankError, Traffic, launch
 from course_utils.lessons import shards
-from course_utils.lessons.models import Block
-from course_utils.lessons.tensor_parallel import add_up, fan_out
+from course_utils.lessons.models import GPT, Attention, Block
+from course_utils.lessons.tensor_parallel import (
+    Largest,
+    add_up,
+    by_hand,
+    fan_out,
+    gather,
+    heads_each,
+    mine,
+    reduce_scatter,
+)
 
 PLAN = {"attention.q": "column", "attention.k": "column", "attention.v": "column", "attention.out": "row",
         "mlp.up": "column", "mlp.down": "row"}  # fmt: skip
@@ -82,6 +91,87 @@ def test_the_two_ends_are_each_others_gradient():
     for y, gradient in launch(ends, 3, ranks=3, device="cpu", time_limit=30).results:
         assert torch.equal(y, 6 * torch.arange(3.0))  # 1 + 2 + 3 times x
         assert torch.equal(gradient, torch.full((3,), 6.0))
+
+
+def test_the_two_ends_of_a_sequence_are_each_others_gradient():
+    def ends():
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        whole = torch.arange(2.0 * 6 * 4).view(2, 6, 4)
+        x = mine(whole, 1).clone().requires_grad_()
+        with Traffic() as traffic:
+            together = gather(x)
+            y = reduce_scatter((rank + 1) * together)
+            y.backward((mine(whole, 1) + 1).transpose(1, 2).contiguous().transpose(1, 2))
+        assert torch.equal(together, whole)
+        assert torch.equal(y, ranks * (ranks + 1) / 2 * mine(whole, 1))
+        assert torch.equal(x.grad, ranks * (ranks + 1) / 2 * (mine(whole, 1) + 1))
+        return traffic.order
+
+    for ranks in (2, 3):
+        for order in launch(ends, ranks=ranks, device="cpu", time_limit=30).results:
+            assert order == [("all-gather", 192), ("reduce-scatter", 192), ("all-gather", 192), ("reduce-scatter", 192)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_model_split_by_hand_equals_the_whole(ranks):
+    def outputs():
+        model = GPT(20, layers=2, width=32)
+        ids = torch.arange(2 * 8).view(2, 8)
+        whole = model(ids)
+        return (by_hand(model)(ids) - whole).abs().max().item(), model.blocks[0].mlp.up.weight.shape[0]
+
+    for difference, columns in launch(outputs, ranks=ranks, device="cpu", time_limit=30).results:
+        assert difference <= 1e-5
+        assert columns == 128 // ranks
+
+
+def refused(what):
+    if what == "heads":
+        heads_each(Attention(24, 4))
+    elif what == "model":
+        by_hand(GPT(20, width=24, heads=2))
+    else:
+        mine(torch.zeros(3, 7), 1)
+
+
+@pytest.mark.parametrize(("what", "words"), [
+    ("heads", r"4 heads cannot be dealt to 3 ranks: .* must divide the number of heads"),
+    ("model", "2 heads cannot be dealt to 3 ranks"),
+    ("rows", r"7 of shape \(3, 7\) cannot be cut into 3 equal parts"),
+])  # fmt: skip
+def test_what_cannot_be_split_is_said(what, words):
+    with pytest.raises(RankError, match=words):
+        launch(refused, what, ranks=3, device="cpu", time_limit=30)
+
+
+def test_heads_are_dealt_whole():
+    assert launch(lambda: heads_each(Attention(24, 4)), ranks=2, device="cpu", time_limit=30).results == [2, 2]
+
+
+def test_the_largest_tensor_of_forward_and_backward():
+    x = torch.zeros(10, 4, requires_grad=True)
+    with Largest() as largest:
+        y = (x @ torch.zeros(4, 50)).sum()
+    assert largest.bytes == 10 * 50 * 4
+    with Largest() as largest:
+        y.backward()
+    assert largest.bytes == 4 * 50 * 4  # the matrix, transposed; one number expanded to 10 x 50 takes no memory
+
+
+def test_the_largest_part_of_a_dtensor():
+    def largest_of(by_columns):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        x = distribute_tensor(torch.zeros(8, 4), mesh, [Replicate()])
+        a = distribute_tensor(torch.zeros(4, 100), mesh, [Shard(1) if by_columns else Replicate()])
+        with Largest() as largest:
+            x @ a
+        return largest.bytes
+
+    assert launch(largest_of, True, ranks=2, device="cpu", time_limit=30).results == [8 * 50 * 4] * 2
+    assert launch(largest_of, False, ranks=2, device="cpu", time_limit=30).results == [8 * 100 * 4] * 2
 
 
 def test_a_part_must_lie_inside_the_whole():
