@@ -22,6 +22,7 @@ SHADES = {
     "backward-input": (style.ROLE["backward"], "#EEBF99"),
     "backward-weight": (style.ROLE["optimizer"], "#99D8C7"),
 }
+LEGEND = {"backward-input": "B, input half of a backward", "backward-weight": "W, weight half"}
 
 
 def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str = "", unit: str = "s") -> Picture:
@@ -62,7 +63,8 @@ def draw(timelines: Mapping[str, Timeline], *, title: str, foot: str, unit: str)
     names = {s.name.split()[0] for t in timelines.values() for s in t.spans}
     kinds = [kind for kind in SHADES if kind in names]
     patches = [Patch(color=SHADES[kind][0], lw=0) for kind in kinds] + [Patch(color=style.GREY, alpha=0.25, lw=0)]
-    figure.legend(patches, [*kinds, "waiting"], ncols=len(patches), frameon=False, loc="lower left",
+    figure.legend(patches, [*(LEGEND.get(kind, kind) for kind in kinds), "waiting"], ncols=len(patches),
+                  frameon=False, loc="lower left",
                   labelcolor=style.GREY, bbox_to_anchor=(LEFT / width - 0.01, (18 if foot else 0) / height),
                   fontsize=fonts["fontsize"], handlelength=0.9, handleheight=0.9, borderpad=0.2)  # fmt: skip
     if foot:
