@@ -40,29 +40,31 @@ class InputFirst(torch.autograd.Function):
     """A linear layer that goes back in halves: the input's gradient at once, the weights' when `later` does it."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, later):
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, later: list[Tensor]) -> Tensor:
+        """The layer's output; its backward puts a handle on what it leaves undone into `later`."""
         ctx.save_for_backward(x, weight, bias)
         ctx.later = later
         return linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """B: one multiplication, and no more."""
         x, weight, bias = ctx.saved_tensors
         with torch.enable_grad():  # what is still to do is a node of autograd, and keeps x and gradient until then
-            ctx.later.append(WeightsLater.apply(weight, bias, x.detach(), gradient))
+            ctx.later.append(_WeightsLater.apply(weight, bias, x.detach(), gradient))
         return gradient @ weight, None, None, None
 
 
-class WeightsLater(torch.autograd.Function):
+class _WeightsLater(torch.autograd.Function):
     """The other half: `.backward()` on its output, which is only a handle, adds the weights' gradients."""
 
     @staticmethod
-    def forward(ctx, weight, bias, x, gradient):
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, x: Tensor, gradient: Tensor) -> Tensor:
         ctx.save_for_backward(x, gradient)
         return weight.new_zeros(())
 
     @staticmethod
-    def backward(ctx, _):
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
         x, gradient = (tensor.flatten(0, -2) for tensor in ctx.saved_tensors)
         for_bias = gradient.sum(0) if ctx.needs_input_grad[1] else None
         return gradient.T @ x, for_bias, None, None
@@ -148,8 +150,7 @@ def _here(messages: dict[tuple, tuple[dist.Work, Tensor]], *which: str | int) ->
 
 def watch(stage: PipelineStage, *, pace: tuple[float, float]) -> PipelineStage:
     """torch's own stage, with the spans and the pace of `execute` around each forward, backward and half of one."""
-    halves = {"backward_weight": pace[1] / 2}
-    for name, seconds in ({"forward": pace[0], "backward": pace[1]} | halves).items():
+    for name, seconds in {"forward": pace[0], "backward": pace[1], "backward_weight": pace[1] / 2}.items():
         real = getattr(stage, f"{name}_one_chunk")
         setattr(stage, f"{name}_one_chunk", partial(_timed, real, name.replace("_", "-"), stage, seconds))
     return stage
