@@ -81,9 +81,13 @@ def _play(
 ) -> None:
     """Play the orders that the learner wrote through, and end the check if they wait too long or hold too much."""
     orders = [answer(rank, ranks, micro_batches) for rank in range(ranks)]
-    if None in orders or ... in orders:
-        rank = next(rank for rank, order in enumerate(orders) if order in (None, ...))
-        expect(f"{published.__name__}({rank}, {ranks}, {micro_batches})", published(rank, ranks, micro_batches), None)
+    for rank, order in enumerate(orders):
+        if order is None or order is ...:
+            call = f"{published.__name__}({rank}, {ranks}, {micro_batches})"
+            solution = published(rank, ranks, micro_batches)
+            if any(isinstance(other, str) for other in orders):
+                wrong(f"{call} returns nothing; for another rank it returns a text.", expected=repr(solution), got=order)
+            expect(call, solution, order)
     case = f"{micro_batches} micro-batches on {ranks} rank{'s' * (ranks > 1)}"
     schedule = schedules.parse(orders, micro_batches, name=case)
     if schedule.split != split:
