@@ -84,10 +84,9 @@ def _play(
     for rank, order in enumerate(orders):
         if order is None or order is ...:
             call = f"{published.__name__}({rank}, {ranks}, {micro_batches})"
-            solution = published(rank, ranks, micro_batches)
             if any(isinstance(other, str) for other in orders):
-                wrong(f"{call} returns nothing; for another rank it returns a text.", expected=repr(solution), got=order)
-            expect(call, solution, order)
+                wrong(f"{call} returns nothing; for another rank it returns a text.", got=order)
+            expect(call, published(rank, ranks, micro_batches), order)
     case = f"{micro_batches} micro-batches on {ranks} rank{'s' * (ranks > 1)}"
     schedule = schedules.parse(orders, micro_batches, name=case)
     if schedule.split != split:
