@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 
 import torch
@@ -17,28 +16,6 @@ from .exercise import exercise, expect, wrong
 
 SECONDS = 60.0
 SIZE = {"layers": 4, "width": 16, "heads": 2, "context": 8}
-
-
-def fewest_micro_batches(ranks: int, bubble: float) -> int:
-    micro_batches = 1
-    while (ranks - 1) / (micro_batches + ranks - 1) > bubble:
-        micro_batches += 1
-    return micro_batches
-
-
-@exercise(
-    fewest_micro_batches,
-    "The bubble of m micro-batches on p ranks is (p - 1) / (m + p - 1). It falls as m rises.",
-    "Begin with one micro-batch, and add one for as long as the bubble is larger than allowed.",
-)
-def _fewest_micro_batches(answer: Callable[[int, float], int]) -> str:
-    # Met exactly only where the share is a sum of powers of two, so that no way of computing it rounds.
-    for ranks, bubble in [(4, 0.5), (2, 0.25), (4, 0.375), (5, 0.3), (8, 0.051), (16, 0.11), (1, 0.25), (2, 0.75)]:
-        case, got = f"fewest_micro_batches({ranks}, {bubble})", answer(ranks, bubble)
-        if type(got).__module__ in ("numpy", "torch") and hasattr(got, "__index__"):
-            got = operator.index(got)
-        expect(case, fewest_micro_batches(ranks, bubble), got)
-    return "For 5 % on 8 ranks it takes 133 micro-batches; with 4 a rank, 32, the bubble is 18 %."
 
 
 def write_1f1b(rank: int, ranks: int, micro_batches: int) -> str:
@@ -60,22 +37,69 @@ def write_1f1b(rank: int, ranks: int, micro_batches: int) -> str:
 )
 def _write_1f1b(answer: Callable[[int, int, int], str]) -> str:
     for ranks, micro_batches in [(1, 2), (2, 3), (4, 8), (3, 7), (4, 2)]:
-        orders = [answer(rank, ranks, micro_batches) for rank in range(ranks)]
-        if None in orders or ... in orders:
-            expect(f"write_1f1b(0, {ranks}, {micro_batches})", write_1f1b(0, ranks, micro_batches), None)
-        case = f"{micro_batches} micro-batches on {ranks} rank{'s' * (ranks > 1)}"
-        schedule = schedules.parse(orders, micro_batches, name=case)
-        timeline = schedule.simulate()
         allowed = [min(ranks - rank, micro_batches) for rank in range(ranks)]
-        if any(held > most for held, most in zip(schedule.held, allowed, strict=True)):
-            wrong(f"{case}: it works, but it holds too many activations at once. By rank:",
-                  expected=f"at the most {allowed}", got=[int(held) for held in schedule.held])  # fmt: skip
-        bubble, found = schedules.bubble(ranks, micro_batches), schedules.idle(timeline)
-        if found > bubble + 1e-9:
-            wrong(f"{case}: the memory is right, but ranks wait too long.",
-                  expected=f"a bubble of {bubble:.1%}", got=f"{found:.1%}; rank 0 does {orders[0]!r}")  # fmt: skip
+        _play(answer, write_1f1b, ranks, micro_batches, allowed)
     _on_ranks(answer)
     return "The smallest bubble at the least memory; on 4 real ranks, losses and gradients are the whole model's."
+
+
+def write_zero_bubble(rank: int, ranks: int, micro_batches: int) -> str:
+    ahead = min(ranks - rank, micro_batches)
+    order = [f"F{micro}" for micro in range(ahead)]
+    for micro in range(micro_batches + rank):
+        if micro < micro_batches:
+            order.append(f"B{micro}")
+        if micro >= rank:
+            order.append(f"W{micro - rank}")
+        if micro + ahead < micro_batches:
+            order.append(f"F{micro + ahead}")
+    return " ".join(order)
+
+
+@exercise(
+    write_zero_bubble,
+    "The F and B stand as in 1F1B: rank r sends ranks - r forwards ahead, then one B and one F in turns.",
+    "Rank 0 has no time to spare: its W follows each B at once. The last rank's first B are awaited by all others: "
+    "there a W comes only when `ranks` micro-batches are held.",
+    "Rank r is r micro-batches late: after B{k} comes W{k - r} if there is one, then the next F. The last W stand at "
+    "the end.",
+)
+def _write_zero_bubble(answer: Callable[[int, int, int], str]) -> str:
+    for ranks, micro_batches in [(1, 2), (2, 3), (4, 8), (3, 7), (4, 4)]:
+        _play(answer, write_zero_bubble, ranks, micro_batches, [min(ranks, micro_batches)] * ranks, split=True)
+    return "A third of 1F1B's waiting, and no rank holds more than rank 0 does with 1F1B."
+
+
+def _play(
+    answer: Callable[[int, int, int], str],
+    published: Callable[[int, int, int], str],
+    ranks: int,
+    micro_batches: int,
+    allowed: list[int],
+    *,
+    split: bool = False,
+) -> None:
+    """Play the orders that the learner wrote through, and end the check if they wait too long or hold too much."""
+    orders = [answer(rank, ranks, micro_batches) for rank in range(ranks)]
+    for rank, order in enumerate(orders):
+        if order is None or order is ...:
+            call = f"{published.__name__}({rank}, {ranks}, {micro_batches})"
+            if any(isinstance(other, str) for other in orders):
+                wrong(f"{call} returns nothing; for another rank it returns a text.", got=order)
+            expect(call, published(rank, ranks, micro_batches), order)
+    case = f"{micro_batches} micro-batches on {ranks} rank{'s' * (ranks > 1)}"
+    schedule = schedules.parse(orders, micro_batches, name=case)
+    if schedule.split != split:
+        wrong(f"{case}: write {'F, B and W: there is no W' if split else 'F and B only: there is a W'} in it.",
+              got=f"rank 0 does {orders[0]!r}")  # fmt: skip
+    timeline = schedule.simulate()
+    if any(held > most for held, most in zip(schedule.held, allowed, strict=True)):
+        wrong(f"{case}: it works, but it holds too many activations at once. By rank:",
+              expected=f"at the most {allowed}", got=[int(held) for held in schedule.held])  # fmt: skip
+    bubble, found = schedules.bubble(ranks, micro_batches, split=split), schedules.idle(timeline)
+    if found > bubble + 1e-9:
+        wrong(f"{case}: the memory is right, but ranks wait too long.",
+              expected=f"a bubble of {bubble:.1%}", got=f"{found:.1%}; rank 0 does {orders[0]!r}")  # fmt: skip
 
 
 def _on_ranks(answer: Callable[[int, int, int], str]) -> None:

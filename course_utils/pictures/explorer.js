@@ -40,7 +40,7 @@ function build(root) {
     var all = pipeline.orders(state.name, p, m, v);
     var spans = pipeline.simulate(all, p, v, 1, state.ratio, state.link);
     stage.innerHTML = picture.frame(spans, p);
-    line.textContent = picture.says(spans, pipeline.held(all, v), p, m, v, state.name, state.link);
+    line.textContent = picture.says(spans, pipeline.held(all, v), p, m, v, state.name);
   }
   show();
 }

@@ -6,11 +6,16 @@ import html
 import json
 
 from ..ground import style
-from ..theory.schedules import SCHEDULES, Schedule, idle, make
+from ..theory.messages import letter
+from ..theory.schedules import SCHEDULES, Schedule, bubble, idle, make
 from .picture import Picture
 from .scripts import script
 
-SHADES = {"F": (style.ROLE["forward"], "#99C7E0"), "B": (style.ROLE["backward"], "#EEBF99")}
+SHADES = {
+    "F": (style.ROLE["forward"], "#99C7E0"),
+    "B": (style.ROLE["backward"], "#EEBF99"),
+    "W": (style.ROLE["optimizer"], "#99D8C7"),
+}
 
 # One control a row: [name in the state, words, least, most, step]; what it does not know it does not touch.
 CONTROLS = (
@@ -28,19 +33,20 @@ def explorer(name: str = "GPipe", *, ranks: int = 2, micro_batches: int = 3, chu
 
 
 def draw(schedule: Schedule) -> tuple[str, str]:
-    """(HTML, description) of the explorer, at first with this schedule, backward as long as forward, no link time."""
+    """(HTML, description) of the explorer, at first with this schedule, backward 2 forwards long, no link time."""
     p, m, v = schedule.ranks, schedule.micro_batches, schedule.chunks
     most = {key: top for key, _, _, top, _ in CONTROLS}
     controls = [[*c[:3], max(c[3], {"p": p, "m": m, "v": v}.get(c[0], 0)), c[4]] for c in CONTROLS]
-    state = {"name": schedule.name, "p": p, "m": m, "v": max(v, min(2, most["v"])), "ratio": 1, "link": 0}
+    state = {"name": schedule.name, "p": p, "m": m, "v": max(v, min(2, most["v"])), "ratio": 2, "link": 0}
     stored = json.dumps({"state": state, "names": list(SCHEDULES), "controls": controls}).replace("<", "\\u003c")
     says, drawn = _says(schedule), script("schedules.js", "pipeline.js", "explorer.js")
     alt = f"Pipeline explorer, {schedule.name}, {m} micro-batches on {p} ranks. {says}"
     key = "".join(
         f'<span style="padding-right:14px"><span style="display:inline-block;width:11px;height:11px;'
         f'background:{color}"></span> {text}</span>'
-        for color, text in ((SHADES["F"][0], "forward"), (SHADES["B"][0], "backward"),
-                            ("rgba(128,128,128,.3)", "waits"), (style.ROLE["communication"], "message on its way"))
+        for color, text in ((SHADES["F"][0], "forward"), (SHADES["B"][0], "backward, or its input half"),
+                            (SHADES["W"][0], "weight half"), ("rgba(128,128,128,.3)", "waits"),
+                            (style.ROLE["communication"], "message on its way"))
     )  # fmt: skip
     page = (
         f'<div data-course-pipeline data-lm-suppress-shortcuts="true" role="group" '
@@ -65,7 +71,7 @@ def _frame(schedule: Schedule) -> str:
         boxes = ""
         for s in timeline.spans:
             if s.rank == rank:
-                kind, micro, part = s.name[0].upper(), s.name.split()[1], int(s.name.split()[-1])
+                kind, micro, part = letter(s.name), s.name.split()[1], int(s.name.split()[-1])
                 odd = part // schedule.ranks % 2
                 wide = 100 * s.seconds / end
                 boxes += (
@@ -93,9 +99,10 @@ def _says(schedule: Schedule) -> str:
     """The line below the first picture, as `picture.says` makes it."""
     timeline = schedule.simulate()
     p, m, v = schedule.ranks, schedule.micro_batches, schedule.chunks
-    text = f"One step takes {round(timeline.end, 2):g}. Ranks wait {100 * idle(timeline):.1f} %"
-    if schedule.name != "naive":
-        text += f" of it: (p − 1)/({'v m' if v > 1 else 'm'} + p − 1) = {p - 1}/{v * m + p - 1}"  # noqa: RUF001
+    text = f"One step takes {round(timeline.end, 2):g}. Ranks wait {100 * idle(timeline) + 1e-9:.1f} % of it"
+    if abs(idle(timeline) - bubble(p, m, chunks=v, split=schedule.split)) < 1e-6:
+        times = "3 m" if schedule.split else "v m" if v > 1 else "m"
+        text += f": (p − 1)/({times} + p − 1) = {p - 1}/{(3 if schedule.split else v) * m + p - 1}"  # noqa: RUF001
     text += ". Micro-batches whose activations a rank holds at the most: "
     text += ", ".join(f"{h:.4g}" for h in schedule.held) + ". "
     at = [str(t) for t in range(int(timeline.end + 1e-9)) if all_busy(schedule, timeline.between(t, t + 1))]

@@ -1,6 +1,7 @@
 // What the page shows, from spans: frame() the boxes, says() the line below. explorer.py has the same for the start.
 var picture = (function () {
-  var COLORS = {F: ["#0072B2", "#99C7E0"], B: ["#D55E00", "#EEBF99"], S: ["#8A63D2", "#8A63D2"]};
+  var COLORS = {F: ["#0072B2", "#99C7E0"], B: ["#D55E00", "#EEBF99"], W: ["#009E73", "#99D8C7"],
+    S: ["#8A63D2", "#8A63D2"]};
   function box(span, p, end) {
     var kind = span[1], odd = Math.floor(span[2] / p) % 2, left = 100 * span[4] / end;
     var wide = 100 * (span[5] - span[4]) / end, sent = kind === "S";
@@ -43,13 +44,15 @@ var picture = (function () {
     }
     return found;
   }
-  function says(spans, held, p, m, v, name, link) {
+  function says(spans, held, p, m, v, name) {
     var end = 0, busy = 0, at = busyAt(spans, p);
     spans.forEach(function (s) { end = Math.max(end, s[5]); if (s[1] !== "S") busy += s[5] - s[4]; });
-    var text = "One step takes " + +end.toFixed(2) + ". Ranks wait " + (100 * (1 - busy / (p * end))).toFixed(1) + " %";
-    if (!link && name !== "naive") {
-      text += " of it: (p \u2212 1)/(" + (v > 1 ? "v m" : "m") + " + p \u2212 1) = " + (p - 1) + "/" +
-        (v * m + p - 1);
+    var text = "One step takes " + +end.toFixed(2) + ". Ranks wait " + (100 * (1 - busy / (p * end)) + 1e-9).toFixed(1) + " %";
+    var times = name === "zero-bubble" ? 3 : v, words = name === "zero-bubble" ? "3 m" : v > 1 ? "v m" : "m";
+    var all = times * m + p - 1;
+    text += " of it";
+    if (Math.abs(1 - busy / (p * end) - (p - 1) / all) < 1e-6) {
+      text += ": (p \u2212 1)/(" + words + " + p \u2212 1) = " + (p - 1) + "/" + all;
     }
     text += ". Micro-batches whose activations a rank holds at the most: " +
       held.map(function (h) { return +h.toFixed(2); }).join(", ") + ". ";

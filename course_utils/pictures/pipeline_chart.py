@@ -1,4 +1,4 @@
-"""Pipelines as a PNG: the rows are ranks, each box is a forward or a backward with the number of its micro-batch."""
+"""Pipelines as a PNG: the rows are ranks, each box a forward or a backward (or half) with its micro-batch's number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEFT, RIGHT, ROW, HIGH, HEAD, FOOT = 60, 20, 24, 20, 22, 40  # px
-SHADES = {"forward": (style.ROLE["forward"], "#99C7E0"), "backward": (style.ROLE["backward"], "#EEBF99")}
+SHADES = {
+    "forward": (style.ROLE["forward"], "#99C7E0"),
+    "backward": (style.ROLE["backward"], "#EEBF99"),
+    "backward-input": (style.ROLE["backward"], "#EEBF99"),
+    "backward-weight": (style.ROLE["optimizer"], "#99D8C7"),
+}
+LEGEND = {"backward-input": "B, input half of a backward", "backward-weight": "W, weight half"}
 
 
 def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str = "", unit: str = "s") -> Picture:
@@ -54,10 +60,13 @@ def draw(timelines: Mapping[str, Timeline], *, title: str, foot: str, unit: str)
             (LEFT / width, 1 - y / height, (width - LEFT - RIGHT) / width, panels[name] / height), facecolor="none"
         )
         _panel(axes, timeline, seconds, fonts, unit=unit, last=name == [*timelines][-1])
-    patches = [Patch(color=SHADES[role][0], lw=0) for role in SHADES] + [Patch(color=style.GREY, alpha=0.25, lw=0)]
-    figure.legend(patches, [*SHADES, "waiting"], ncols=3, frameon=False, loc="lower left", labelcolor=style.GREY,
-                  bbox_to_anchor=(LEFT / width - 0.01, (18 if foot else 0) / height), fontsize=fonts["fontsize"],
-                  handlelength=0.9, handleheight=0.9, borderpad=0.2)  # fmt: skip
+    names = {s.name.split()[0] for t in timelines.values() for s in t.spans}
+    kinds = [kind for kind in SHADES if kind in names]
+    patches = [Patch(color=SHADES[kind][0], lw=0) for kind in kinds] + [Patch(color=style.GREY, alpha=0.25, lw=0)]
+    figure.legend(patches, [*(LEGEND.get(kind, kind) for kind in kinds), "waiting"], ncols=len(patches),
+                  frameon=False, loc="lower left",
+                  labelcolor=style.GREY, bbox_to_anchor=(LEFT / width - 0.01, (18 if foot else 0) / height),
+                  fontsize=fonts["fontsize"], handlelength=0.9, handleheight=0.9, borderpad=0.2)  # fmt: skip
     if foot:
         figure.text(8 / width, 5 / height, foot, **fonts, parse_math=False)
     ranks = max(len(t.ranks) for t in timelines.values())
@@ -81,11 +90,11 @@ def _panel(axes: Axes, timeline: Timeline, seconds: float, fonts: dict, *, unit:
     for i, rank in enumerate(ranks):
         axes.broken_barh([(0, timeline.seconds)], (i * ROW, HIGH), color=style.GREY, alpha=0.18, lw=0)
         for s in timeline.spans:
-            if s.rank == rank and s.lane == "compute" and s.role in SHADES:
-                words = s.name.split()
+            words = s.name.split()
+            if s.rank == rank and s.lane == "compute" and words[0] in SHADES:
                 odd = int(words[-1]) // len(ranks) % 2
                 left, wide = s.start - timeline.start, max(s.seconds - 0.9 / px, 0.5 / px)
-                axes.broken_barh([(left, wide)], (i * ROW, HIGH), color=SHADES[s.role][odd], lw=0)
+                axes.broken_barh([(left, wide)], (i * ROW, HIGH), color=SHADES[words[0]][odd], lw=0)
                 if s.seconds * px > 7 * len(words[1]) + 2:
                     axes.text(left + wide / 2, i * ROW + HIGH / 2, words[1], ha="center", va="center_baseline",
                               color="#111" if odd else "white", fontsize=style.SMALL * 0.72)  # fmt: skip

@@ -1,11 +1,15 @@
 // The pipeline schedules once more, for the explorer; a test holds them equal to theory/schedules.py.
-// orders(name, p, m, v): for every rank, [["F" or "B", part, micro-batch], ...].
-// simulate(orders, p, v, forward, backward, link): [[rank, "F" | "B" | "S", part, micro-batch, start, end], ...].
+// orders(name, p, m, v): for every rank, [["F", "B" or "W", part, micro-batch], ...]; with a W, B is the input half.
+// simulate(orders, p, v, forward, backward, link): [[rank, "F" | "B" | "W" | "S", part, micro-batch, start, end], ...].
 var pipeline = (function () {
+  function rounds(p, m) { return Math.max(1, Math.floor(m / p)); }
   function wrong(name, p, m, v) {
     if (name !== "interleaved") return "";
     if (p < 2) return "Interleaved sends micro-batches round and round through the ranks: it needs 2 or more.";
-    if (m % p) return "Interleaved takes micro-batches " + p + " at a time: take a multiple of " + p + ".";
+    var n = rounds(p, m), more = m;
+    while (more % rounds(p, more)) more++;
+    if (more !== m) return "Interleaved takes them in " + n + " equal rounds here, and " + m + " is no multiple of " + n +
+      ": take " + more + ".";
     return "";
   }
   function order(name, rank, p, m, v) {
@@ -23,13 +27,22 @@ var pipeline = (function () {
         if (k + ahead < m) out.push(["F", rank, k + ahead]);
       }
     }
+    if (name === "zero-bubble") {
+      ahead = Math.min(p - rank, m);
+      for (k = 0; k < ahead; k++) out.push(["F", rank, k]);
+      for (k = 0; k < m + rank; k++) {
+        if (k < m) out.push(["B", rank, k]);
+        if (k >= rank && k - rank < m) out.push(["W", rank, k - rank]);
+        if (k + ahead < m) out.push(["F", rank, k + ahead]);
+      }
+    }
     if (name === "interleaved") {
-      var work = function (kind, k) {
-        var turn = Math.floor(k / (p * v)), within = k % (p * v), chunk = Math.floor(within / p);
+      var size = m / rounds(p, m), work = function (kind, k) {
+        var turn = Math.floor(k / (size * v)), within = k % (size * v), chunk = Math.floor(within / size);
         if (kind === "B") chunk = v - 1 - chunk;
-        return [kind, chunk * p + rank, turn * p + within % p];
+        return [kind, chunk * p + rank, turn * size + within % size];
       };
-      ahead = Math.min((v - 1) * p + 2 * (p - 1 - rank), m * v);
+      ahead = Math.min((v - 1) * size + 2 * (p - 1 - rank), m * v);
       for (k = 0; k < ahead; k++) out.push(work("F", k));
       for (k = 0; k < m * v; k++) {
         if (k + ahead < m * v) out.push(work("F", k + ahead));
@@ -45,6 +58,7 @@ var pipeline = (function () {
   }
   function simulate(all, p, v, forward, backward, link) {
     var at = [], clock = [], ready = {}, spans = [], moved = true, last = p * v - 1, rank;
+    var takes = {F: forward, B: split(all) ? backward / 2 : backward, W: backward / 2};
     for (rank = 0; rank < p; rank++) { at.push(0); clock.push(0); }
     while (moved) {
       moved = false;
@@ -52,15 +66,15 @@ var pipeline = (function () {
         while (at[rank] < all[rank].length) {
           var step = all[rank][at[rank]], kind = step[0], part = step[1], micro = step[2];
           var ahead = kind === "F" ? 1 : -1;
-          if (part - ahead >= 0 && part - ahead <= last) {
+          if (kind !== "W" && part - ahead >= 0 && part - ahead <= last) {
             var came = ready[kind + (part - ahead) + "," + micro];
             if (came === undefined) break;
             clock[rank] = Math.max(clock[rank], came);
           }
-          var end = clock[rank] + (kind === "F" ? forward : backward) / v;
+          var end = clock[rank] + takes[kind] / v;
           spans.push([rank, kind, part, micro, clock[rank], end]);
           clock[rank] = end;
-          if (part + ahead >= 0 && part + ahead <= last) {
+          if (kind !== "W" && part + ahead >= 0 && part + ahead <= last) {
             ready[kind + part + "," + micro] = end + link;
             if (link) spans.push([rank, "S", part, micro, end, end + link]);
           }
@@ -71,10 +85,14 @@ var pipeline = (function () {
     }
     return spans;
   }
+  function split(all) {
+    return all.some(function (order) { return order.some(function (step) { return step[0] === "W"; }); });
+  }
   function held(all, v) {
+    var change = {F: 1, B: split(all) ? 0 : -1, W: -1};
     return all.map(function (order) {
       var now = 0, most = 0;
-      order.forEach(function (step) { now += step[0] === "F" ? 1 : -1; most = Math.max(most, now); });
+      order.forEach(function (step) { now += change[step[0]]; most = Math.max(most, now); });
       return most / v;
     });
   }

@@ -16,9 +16,10 @@ from typing import NamedTuple
 class Instruction(NamedTuple):
     """One thing a rank does for one micro-batch.
 
-    name: "forward" or "backward" of the part `stage` of the model, which begins when what it needs is there; "receive"
-    that, or "send" what it made: the activations between parts `edge` and `edge + 1`, or their gradients, from or to
-    the rank `peer`. Neither keeps the rank waiting.
+    name: "forward" or "backward" of the part `stage` of the model, which begins when what it needs is there, or one
+    half of it, "backward-input" (its message is what the other ranks wait for) and, any time later, "backward-weight";
+    "receive" what is needed, or "send" what was made: the activations between parts `edge` and `edge + 1`, or their
+    gradients, from or to the rank `peer`. Neither keeps the rank waiting.
     """
 
     name: str
@@ -26,6 +27,10 @@ class Instruction(NamedTuple):
     micro: int
     peer: int | None = None
     what: str = ""
+
+    @property
+    def letter(self) -> str:
+        return letter(self.name)
 
     @property
     def edge(self) -> int:
@@ -40,6 +45,11 @@ class Instruction(NamedTuple):
     def __str__(self) -> str:
         way = {"send": f" to rank {self.peer}", "receive": f" from rank {self.peer}"}.get(self.name, "")
         return f"{self.name}{self.what and ' ' + self.what} {self.micro}{way}"
+
+
+def letter(name: str) -> str:
+    """F, B (the input half, where there is a W) or W, by the name of an instruction or of its span."""
+    return "W" if name.startswith("backward-weight") else name[0].upper()
 
 
 Orders = Sequence[Sequence[Instruction]]
@@ -67,6 +77,8 @@ def _ahead(step: Instruction) -> int:
 
 def _message(name: str, step: Instruction, other: int, ranks: int, stages: int) -> Instruction | None:
     what = "activations" if step.name == "forward" else "gradients"
+    if step.name == "backward-weight":
+        return None
     return Instruction(name, step.stage, step.micro, other % ranks, what) if 0 <= other < stages else None
 
 
@@ -82,7 +94,7 @@ def _order_made(orders: Orders, stages: int) -> dict[tuple, int]:
         if not ready:
             return number
         # Of one turn, the message of a micro-batch that is further on comes first: it is needed first.
-        for step in sorted(ready, key=lambda s: (s.name == "backward", -_ahead(s) * s.stage)):
+        for step in sorted(ready, key=lambda s: (s.name != "forward", -_ahead(s) * s.stage)):
             at[step.stage % len(orders)] += 1
             if sent := makes(step, len(orders), stages):
                 number[sent.message] = len(number)

@@ -8,7 +8,7 @@ from typing import Any
 from ..ground.errors import CourseError
 from ..ground.timeline import Span, Timeline
 
-NEEDS = {"forward": "activations", "backward": "gradients"}
+NEEDS = {"forward": "activations", "backward": "gradients", "backward-input": "gradients"}
 
 
 def simulate(
@@ -18,7 +18,8 @@ def simulate(
 
     instructions: those of each rank, as `Schedule` holds them.
     """
-    seconds = {"forward": forward, "backward": backward}
+    half = {"backward-input": backward / 2, "backward-weight": backward / 2}
+    seconds = {"forward": forward, "backward": backward} | half
     at, clock = [0] * len(instructions), [0.0] * len(instructions)  # each rank's next instruction, and its time
     arrives: dict[tuple, float] = {}
     due: dict[tuple, Any] = {}  # what a rank has begun to receive, by what it is for
@@ -36,7 +37,7 @@ def simulate(
                     if link:
                         spans.append(Span(rank, str(step), clock[rank], clock[rank] + link, "communication"))
                 else:
-                    need = due.get((NEEDS[step.name], step.stage, step.micro))
+                    need = due.get((NEEDS.get(step.name), step.stage, step.micro))
                     if need and need.message not in arrives:
                         break
                     start = max(clock[rank], arrives[need.message]) if need else clock[rank]
@@ -53,5 +54,5 @@ def simulate(
 
 
 def label(name: str, stage: int, micro: int) -> str:
-    """Name of the span of a forward or backward, predicted or measured."""
+    """Name of the span of a forward, a backward or a half of one, predicted or measured."""
     return f"{name} {micro} of part {stage}"

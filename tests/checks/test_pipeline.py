@@ -1,67 +1,12 @@
 """The exercises on pipelines: published solutions pass, plausible wrong answers fail in words."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
 
 from course_utils import check
 from course_utils.theory import schedules
-
-
-def test_fewest_micro_batches_solution():
-    assert check.fewest_micro_batches(check.fewest_micro_batches.published)
-
-
-def one_too_few(ranks, bubble):
-    return max(1, check.fewest_micro_batches.published(ranks, bubble) - 1)
-
-
-def of_the_work(ranks, bubble):  # the bubble as a share of the work, not of the step
-    m = 1
-    while (ranks - 1) / m > bubble:
-        m += 1
-    return m
-
-
-def rounded(ranks, bubble):  # to the nearest: sometimes one too few
-    return max(1, round((ranks - 1) * (1 - bubble) / bubble))
-
-
-def cut_off(ranks, bubble):
-    return max(1, int((ranks - 1) * (1 - bubble) / bubble + 1e-9))
-
-
-def below(ranks, bubble):  # not "at or below"
-    m = 1
-    while (ranks - 1) / (m + ranks - 1) >= bubble:
-        m += 1
-    return m
-
-
-def none_at_all(ranks, bubble):
-    return math.ceil((ranks - 1) * (1 - bubble) / bubble)
-
-
-@pytest.mark.parametrize(("answer", "case", "expected", "got"), [
-    (one_too_few, "(4, 0.5)", "3", "2"), (of_the_work, "(4, 0.5)", "3", "6"), (below, "(4, 0.5)", "3", "4"),
-    (rounded, "(5, 0.3)", "10", "9"), (cut_off, "(5, 0.3)", "10", "9"), (none_at_all, "(1, 0.25)", "1", "0"),
-])  # fmt: skip
-def test_fewest_micro_batches_wrong(answer, case, expected, got):
-    verdict = check.fewest_micro_batches(answer)
-    assert verdict.text.startswith(f"fewest_micro_batches{case}")
-    assert (verdict.expected, verdict.got) == (expected, got)
-
-
-@pytest.mark.parametrize("answer", [
-    lambda ranks, bubble: max(1, math.ceil((ranks - 1) * (1 - bubble) / bubble)),
-    lambda ranks, bubble: max(1, math.ceil((ranks - 1) * (1 / bubble - 1))),
-    lambda ranks, bubble: np.argmax((ranks - 1) / (np.arange(1, 999) + ranks - 1) <= bubble) + 1,
-    lambda ranks, bubble: next(m for m in itertools.count(1) if schedules.bubble(ranks, m) <= bubble),
-])  # fmt: skip
-def test_fewest_micro_batches_in_other_ways(answer):
-    assert check.fewest_micro_batches(answer)
 
 
 def test_write_1f1b_solution():
@@ -103,6 +48,11 @@ def the_same_on_every_rank_but_the_last(rank, ranks, micro_batches):
         (without_the_rest, "backward 1 is missing"),
         (the_same_on_every_rank_but_the_last, "holds too many"),
         (lambda rank, ranks, micro_batches: ["F0"], "write F and B"),
+        (lambda rank, ranks, micro_batches: check.write_1f1b.published(rank, 4, 8), "2 of part 0 is not this rank's"),
+        (lambda rank, ranks, micro_batches: check.write_1f1b.published(ranks - 1 - rank, ranks, micro_batches),
+         "never ends"),
+        (lambda rank, ranks, micro_batches: check.write_zero_bubble.published(rank, ranks, micro_batches),
+         "write F and B only: there is a W"),
     ],
 )
 def test_write_1f1b_wrong(answer, says):
@@ -131,3 +81,144 @@ def test_write_1f1b_that_raises_or_is_empty():
     assert verdict.line.endswith('return "F" + rank')
     assert "course_utils" not in str(verdict)
     assert check.write_1f1b(lambda rank, ranks, micro_batches: None).state == "not yet"
+
+
+def test_write_1f1b_for_some_ranks_only():
+    verdict = check.write_1f1b(lambda rank, ranks, m: check.write_1f1b.published(rank, ranks, m) if rank == 0 else None)
+    assert "write_1f1b(1, 2, 3)" in verdict.text
+
+
+def as_states(rank, ranks, micro_batches):  # a rank that looks at what it holds
+    done, order = {"F": 0, "B": 0}, []
+    while done["B"] < micro_batches:
+        what = "F" if done["F"] < micro_batches and done["F"] - done["B"] < ranks - rank else "B"
+        order.append(f"{what}{done[what]}")
+        done[what] += 1
+    return " ".join(order)
+
+
+def as_lines(rank, ranks, micro_batches):
+    ahead = min(micro_batches, ranks - rank)
+    forwards, backwards = ([f"{what}{m}" for m in range(micro_batches)] for what in "FB")
+    pairs = itertools.zip_longest(backwards, forwards[ahead:], fillvalue="")
+    return "\n".join(forwards[:ahead] + [word for pair in pairs for word in pair if word])
+
+
+def from_the_course(rank, ranks, micro_batches):
+    return " ".join(s.letter + str(s.micro) for s in schedules.one_f_one_b(rank, ranks, micro_batches))
+
+
+@pytest.mark.parametrize("answer", [as_states, as_lines, from_the_course, lambda *a: np.str_(as_states(*a))])
+def test_write_1f1b_in_other_ways(answer):
+    def write_1f1b(rank, ranks, micro_batches):
+        return answer(rank, ranks, micro_batches)
+
+    verdict = check.write_1f1b(write_1f1b)
+    assert verdict, str(verdict)
+
+
+def test_write_zero_bubble_solution():
+    verdict = check.write_zero_bubble(check.write_zero_bubble.published)
+    assert verdict, str(verdict)
+
+
+def by_what_is_held(rank, ranks, micro_batches):  # W only when there is no room for another F
+    done, order = {"F": 0, "B": 0, "W": 0}, []
+    while done["W"] < micro_batches:
+        if done["F"] < micro_batches and done["F"] - done["B"] < ranks - rank and done["F"] - done["W"] < ranks:
+            what = "F"
+        elif done["B"] < done["F"] and (done["F"] - done["B"] == ranks - rank or done["F"] == micro_batches):
+            what = "B" if done["B"] - done["W"] <= rank else "W"
+        else:
+            what = "W"
+        order.append(f"{what}{done[what]}")
+        done[what] += 1
+    return " ".join(order)
+
+
+def late_into_1f1b(rank, ranks, micro_batches):
+    words = []
+    for word in check.write_1f1b.published(rank, ranks, micro_batches).split():
+        words.append(word)
+        if word[0] == "B" and int(word[1:]) >= rank:
+            words.append(f"W{int(word[1:]) - rank}")
+    return " ".join(words + [f"W{m}" for m in range(max(0, micro_batches - rank), micro_batches)])
+
+
+def the_last_weights_backwards(rank, ranks, micro_batches):
+    words = late_into_1f1b(rank, ranks, micro_batches).split()
+    tail = list(itertools.takewhile(lambda word: word[0] == "W", reversed(words)))
+    return " ".join(words[: len(words) - len(tail)] + tail)
+
+
+def course_zero_bubble(rank, ranks, micro_batches):
+    return "  ".join(f"{s.letter}{s.micro}" for s in schedules.zero_bubble(rank, ranks, micro_batches))
+
+
+@pytest.mark.parametrize("answer", [by_what_is_held, late_into_1f1b, the_last_weights_backwards, course_zero_bubble,
+                                    lambda *a: np.str_(late_into_1f1b(*a))])  # fmt: skip
+def test_write_zero_bubble_in_other_ways(answer):
+    def write_zero_bubble(rank, ranks, micro_batches):
+        return answer(rank, ranks, micro_batches)
+
+    verdict = check.write_zero_bubble(write_zero_bubble)
+    assert verdict, str(verdict)
+
+
+def at_once(rank, ranks, micro_batches):  # every W right after its B
+    words = check.write_1f1b.published(rank, ranks, micro_batches).split()
+    return " ".join(f"{word} W{word[1:]}" if word[0] == "B" else word for word in words)
+
+
+def at_the_end(rank, ranks, micro_batches):
+    weights = " ".join(f"W{m}" for m in range(micro_batches))
+    return f"{check.write_1f1b.published(rank, ranks, micro_batches)} {weights}"
+
+
+def all_late_alike(rank, ranks, micro_batches):
+    words = []
+    for word in check.write_1f1b.published(rank, ranks, micro_batches).split():
+        words += [word] + ([f"W{int(word[1:]) - 1}"] if word[0] == "B" and int(word[1:]) >= 1 else [])
+    return " ".join([*words, f"W{micro_batches - 1}"])
+
+
+def late_the_other_way(rank, ranks, micro_batches):  # the first ranks late, not the last ones
+    words = []
+    late = ranks - 1 - rank
+    for word in check.write_1f1b.published(rank, ranks, micro_batches).split():
+        words += [word] + ([f"W{int(word[1:]) - late}"] if word[0] == "B" and int(word[1:]) >= late else [])
+    return " ".join(words + [f"W{m}" for m in range(max(0, micro_batches - late), micro_batches)])
+
+
+def gpipe_in_halves(rank, ranks, micro_batches):
+    return " ".join(f"{name}{m}" for name in "FBW" for m in range(micro_batches))
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (at_once, "2 ranks: the memory is right, but ranks wait too long"),
+        (at_the_end, "holds too many"),
+        (all_late_alike, "holds too many"),
+        (late_the_other_way, "holds too many"),
+        (gpipe_in_halves, "holds too many"),
+        (check.write_1f1b.published, "there is no W"),
+        (lambda rank, ranks, m: check.write_zero_bubble.published(rank, ranks, m)[:-3], "backward-weight 1 is missing"),
+        (lambda rank, ranks, m: at_once(rank, ranks, m).replace("B0 W0", "W0 B0"), "stands before its backward-input"),
+        (lambda rank, ranks, m: " ".join(f"F{i} B{i} W{i}" for i in range(m)), "wait too long"),
+        (lambda rank, ranks, m: late_into_1f1b(ranks - 1 - rank, ranks, m), "never ends"),
+        (lambda rank, ranks, m: late_into_1f1b(rank, ranks, m).split(), "in one text"),
+        (lambda rank, ranks, m: late_into_1f1b(rank, ranks, m).lower(), "write F and B"),
+    ],
+)
+def test_write_zero_bubble_wrong(answer, says):
+    def write_zero_bubble(rank, ranks, micro_batches):
+        return answer(rank, ranks, micro_batches)
+
+    verdict = check.write_zero_bubble(write_zero_bubble)
+    assert verdict.state == "wrong"
+    assert says in verdict.text
+
+
+def test_write_zero_bubble_empty():
+    assert check.write_zero_bubble(lambda rank, ranks, micro_batches: None).state == "not yet"

@@ -8,12 +8,13 @@ from collections import deque
 import pytest
 
 from course_utils.theory.messages import makes, needs
-from course_utils.theory.schedules import make, parse
+from course_utils.theory.schedules import make, parse, rounds
 
-SIZES = itertools.product([("naive", 1), ("GPipe", 1), ("1F1B", 1), *(("interleaved", v) for v in (1, 2, 3, 4))],
-                          range(1, 9), [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 21, 32])  # fmt: skip
+PLAIN = [(name, 1) for name in ("naive", "GPipe", "1F1B", "zero-bubble")]
+SIZES = itertools.product([*PLAIN, *(("interleaved", v) for v in (1, 2, 3, 4))],
+                          range(1, 9), [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 21, 32])  # fmt: skip
 ALL = [make(name, ranks=p, micro_batches=m, chunks=v) for (name, v), p, m in SIZES
-       if name != "interleaved" or (p > 1 and m % p == 0)]  # fmt: skip
+       if name != "interleaved" or (p > 1 and m % rounds(p, m) == 0)]  # fmt: skip
 
 
 def is_carried_out(lists, *, ranks, stages, queue, blocking):
@@ -70,7 +71,7 @@ def as_needed(schedule):
 
 
 @pytest.mark.parametrize(("name", "chunks", "works"),
-                         [("GPipe", 1, True), ("1F1B", 1, False), ("interleaved", 2, False)])  # fmt: skip
+                         [("GPipe", 1, True), ("1F1B", 1, False), ("zero-bubble", 1, False), ("interleaved", 2, False)])
 def test_messages_where_each_rank_needs_them_wait_for_ever(name, chunks, works):
     schedule = make(name, ranks=4, micro_batches=8, chunks=chunks)
     sizes = {"ranks": 4, "stages": schedule.stages, "queue": "pair", "blocking": False}

@@ -1,0 +1,163 @@
+"""A schedule's lists on real ranks: the whole model's gradients, the memory and the bubble foretold, torch's order."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
+from torch.nn.functional import cross_entropy
+
+from course_utils import CourseError, launch
+from course_utils.lessons import memory, models, pipeline
+from course_utils.theory.schedules import bubble, idle, make
+
+
+def test_split_is_the_whole_model():
+    model = models.GPT(20, layers=4, width=16, heads=2, context=8)
+    x = torch.arange(8)[None]
+    out = x
+    for part in pipeline.split(model, 4):
+        out = part(out)
+    assert torch.equal(out, model(x))
+    with pytest.raises(CourseError, match="divide the model's 4 blocks"):
+        pipeline.split(model, 3)
+
+
+def step(schedule, x, y):
+    """Losses, gradients by name, bytes held at the most and after the step, of this rank."""
+    model = models.GPT(20, layers=8, width=16, heads=2, context=8)
+    parts = pipeline.split(model, schedule.stages)
+    mine = {i: parts[i] for i in range(dist.get_rank(), schedule.stages, schedule.ranks)}
+    with memory.Kept() as held:
+        losses = pipeline.execute(schedule, mine, x, y, width=16, pace=(0.0, 0.0))
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return losses, gradients, held.most, held.now
+
+
+def test_the_halves_of_a_backward_are_the_whole():
+    """Also of a linear layer without a bias, of one that is used twice, and of one whose input needs no gradient."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 4, generator=generator)
+    layers = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4)])
+    layers[2].weight.requires_grad_(False)
+
+    def forward(x):
+        return layers[2](layers[1](torch.tanh(layers[0](layers[0](x)))))
+
+    inner = x.clone().requires_grad_()
+    forward(inner).square().sum().backward()
+    want = {name: p.grad for name, p in layers.named_parameters()}
+    for grown in (True, False):
+        layers.zero_grad()
+        again = x.clone().requires_grad_(grown)
+        halves = pipeline.Halves()
+        with halves:
+            out = forward(again).square().sum()
+        out.backward()
+        assert all(p.grad is None for p in layers.parameters())
+        assert again.grad is None or torch.allclose(again.grad, inner.grad, atol=1e-6)
+        assert (again.grad is not None) == grown
+        torch.autograd.backward(halves.take())
+        assert halves.take() == []
+        for name, p in layers.named_parameters():
+            assert (p.grad is None) == (want[name] is None), name
+            assert p.grad is None or torch.allclose(p.grad, want[name], atol=1e-5), name
+
+
+KINDS = [("GPipe", 1), ("1F1B", 1), ("zero-bubble", 1), ("interleaved", 2)]
+
+
+@pytest.mark.parametrize(("kind", "chunks"), [("naive", 1), *KINDS])
+def test_on_real_ranks_it_is_the_whole_model(kind, chunks):
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randint(20, (8, 8), generator=generator) for _ in range(2))
+    model = models.GPT(20, layers=8, width=16, heads=2, context=8)
+    loss = cross_entropy(model(x).flatten(0, 1), y.flatten())
+    loss.backward()
+    schedule = make(kind, ranks=4, micro_batches=8, chunks=chunks)
+    run = launch(step, schedule, x, y, ranks=4, device="cpu", time_limit=60)
+
+    assert sum(run.results[3][0]).item() / 8 == pytest.approx(loss.item(), abs=1e-5)
+    gradients = {name: grad for result in run.results for name, grad in result[1].items()}
+    for name, p in model.named_parameters():
+        assert torch.allclose(gradients[name], p.grad, atol=1e-5), name
+    most, now = zip(*(result[2:] for result in run.results), strict=True)
+    assert now == (0, 0, 0, 0)
+    assert most[1] / most[2] == pytest.approx(schedule.held[1] / schedule.held[2], rel=0.02)
+    eight = launch(step, make("GPipe", ranks=4, micro_batches=8), x, y, ranks=4, device="cpu").results[1][2]
+    assert 8 * most[1] / eight == pytest.approx(schedule.held[1], rel=0.02)
+
+    done = [[s.name for s in run.timeline.spans if s.rank == r and s.lane == "compute" and s.role != "idle"]
+            for r in range(4)]  # fmt: skip
+    assert done == [[f"{i.name} {i.micro} of part {i.stage}" for i in order] for order in schedule.orders]
+
+
+def at_a_pace(schedule, x, y, pace):
+    """One step by hand, once everything is warm."""
+    model = models.GPT(20, layers=8, width=16, heads=2, context=8)
+    parts = pipeline.split(model, schedule.stages)
+    mine = {i: parts[i] for i in range(dist.get_rank(), schedule.stages, schedule.ranks)}
+    pipeline.execute(schedule, mine, x, y, width=16, pace=(0.0, 0.0))
+    dist.barrier()
+    pipeline.execute(schedule, mine, x, y, width=16, pace=pace)
+
+
+def last_step(run):
+    begin = max(s.start for s in run.timeline.spans if s.name == "forward 0 of part 0")
+    return run.timeline.between(begin, run.timeline.end)
+
+
+@pytest.mark.parametrize(("kind", "chunks"), KINDS)
+def test_measured_bubble_is_the_formula(kind, chunks):
+    x, y = torch.zeros(8, 8, dtype=torch.int64), torch.zeros(8, 8, dtype=torch.int64)
+    schedule = make(kind, ranks=4, micro_batches=4, chunks=chunks)
+    for _ in range(3):  # other programs on the same cores may disturb one of them
+        pace = 0.06 / chunks, 0.12 / chunks
+        run = launch(at_a_pace, schedule, x, y, pace, ranks=4, device="cpu", time_limit=60)
+        measured, formula = idle(last_step(run)), bubble(4, 4, chunks=chunks, split=schedule.split)
+        if measured == pytest.approx(formula, rel=0.1, abs=0.03):
+            break
+    else:
+        pytest.fail(f"measured {measured}, formula {formula}")
+
+
+def with_torch(schedule, x, y):
+    rank = dist.get_rank()
+    model = models.GPT(20, layers=8, width=16, heads=2, context=8)
+    parts = pipeline.split(model, schedule.stages)
+    stages = [pipeline.watch(PipelineStage(parts[i], i, schedule.stages, torch.device("cpu")), pace=(0.0, 0.0))
+              for i in range(rank, schedule.stages, schedule.ranks)]  # fmt: skip
+    kind = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B,
+            "zero-bubble": ScheduleInterleavedZeroBubble}[schedule.name]  # fmt: skip
+    theirs = kind(stages[0] if schedule.name in ("GPipe", "1F1B") else stages, schedule.micro_batches,
+                  loss_fn=lambda out, y: cross_entropy(out.flatten(0, 1), y.flatten()))  # fmt: skip
+    losses = []
+    theirs.step(*([x] if rank == 0 else []), **({"target": y, "losses": losses} if rank == 3 else {}))
+    return losses, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(("kind", "chunks", "micro_batches"),
+                         [*((*kind, 4) for kind in KINDS), *((*kind, 8) for kind in KINDS), ("interleaved", 2, 10)])
+def test_torch_does_the_same_in_the_same_order(kind, chunks, micro_batches):
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randint(20, (40, 8), generator=generator) for _ in range(2))
+    schedule = make(kind, ranks=4, micro_batches=micro_batches, chunks=chunks)
+    ours, theirs = (launch(f, schedule, x, y, ranks=4, device="cpu", time_limit=60) for f in (step, with_torch))
+    done = [[[s.name for s in run.timeline.spans if s.rank == r and s.role in ("forward", "backward")]
+             for r in range(4)] for run in (ours, theirs)]  # fmt: skip
+    assert done[0] == done[1]
+    assert torch.allclose(torch.stack(ours.results[3][0]), torch.stack(theirs.results[3][0]), atol=1e-6)
+    for a, b in zip(ours.results, theirs.results, strict=True):
+        assert a[1].keys() == b[1].keys()
+        assert all(torch.allclose(a[1][name], b[1][name], atol=1e-6) for name in a[1])
+
+
+def test_a_batch_that_cannot_be_cut():
+    x = torch.zeros(6, 8, dtype=torch.int64)
+    with pytest.raises(CourseError, match="batch of 6 cannot be cut into 4 equal"):
+        pipeline.execute(make("GPipe", ranks=1, micro_batches=4), {}, x, x, width=16, pace=(0.0, 0.0))
