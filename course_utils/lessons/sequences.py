@@ -79,7 +79,7 @@ def forward_timeline(forward: Callable[..., Any], layout: Layout, *, ranks: int)
     second = sorted(s.start for s in timeline.spans if s.name == "turn")[ranks]
     timeline = timeline.between(second, timeline.end)
     spans = (s for s in timeline.spans if s.name != "turn")
-    return Timeline(spans, title=f"{n} tokens, {layout.__name__}")
+    return Timeline(spans, title=f"{n} tokens, {layout.__name__.replace('_', ' ')}")
 
 
 @torch.no_grad()
