@@ -1,0 +1,97 @@
+"""One long sequence to attend over, and any attention over ranks held against torch's on the whole of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from ..ground.timeline import Timeline
+from ..machine.devices import pick
+from ..ranks.launch import launch
+from ..ranks.spans import span
+from ..ranks.traffic import Traffic
+from .memory import Kept
+
+HEADS, HEAD = 24, 8  # how many, and the width of one; 2, 3, 4, 6, 8 and 12 ranks divide 24
+
+
+Layout = Callable[[int, int], list[Tensor]]
+"""(tokens, ranks) -> the positions of every rank's tokens."""
+
+
+class Found(NamedTuple):
+    """What `against_whole` found on a rank."""
+
+    worst: float  # the largest difference of output and gradients, as a part of the largest number of each
+    forward: int  # bytes sent
+    backward: int
+    kept: int  # bytes that autograd keeps for backward
+
+
+def sequence(n: int, device: torch.device) -> list[Tensor]:
+    """Queries, keys and values of n tokens, each (1, HEADS, n, HEAD), the same on every rank."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(1, HEADS, n, HEAD, generator=generator).to(device).requires_grad_() for _ in range(3)]
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """torch's own causal attention."""
+    return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def part_of(tensors: list[Tensor], at: Tensor) -> list[Tensor]:
+    """The tokens at these positions, as new leaves for autograd."""
+    return [t.detach()[:, :, at.to(t.device)].contiguous().requires_grad_() for t in tensors]
+
+
+def against_whole(attention: Callable[..., Tensor], layout: Layout, n: int) -> Found:
+    """On a rank: `attention(q, k, v, places)` of its tokens beside `fused` of the whole sequence, both ways."""
+    places = layout(n, dist.get_world_size())
+    at, whole = places[dist.get_rank()].to(pick()), sequence(n, pick())
+    mine = part_of(whole, at)
+    with Kept() as kept, Traffic() as forward:
+        y = attention(*mine, places)
+    right, direction = fused(*whole), whole[0].detach()
+    with Traffic() as backward:
+        y.backward(direction[:, :, at])
+    right.backward(direction)
+    pairs = [(y, right), *((a.grad, b.grad) for a, b in zip(mine, whole, strict=True))]
+    worst = max(apart(a, b[:, :, at]) for a, b in pairs)
+    return Found(worst, forward.bytes_sent, backward.bytes_sent, kept.most)
+
+
+def kept_mb(attention: Callable[..., Tensor], n: int, device: torch.device) -> float:
+    """MB that autograd keeps for the backward of `attention(q, k, v)` of n tokens on one device."""
+    with Kept() as kept:
+        attention(*sequence(n, device))
+    return kept.most / 1e6
+
+
+def forward_timeline(forward: Callable[..., Any], layout: Layout, *, ranks: int) -> Timeline:
+    """Who does what in one `forward(q, k, v, places)`, after one that warms up."""
+    n = 1920 if pick(ranks=ranks).type == "cpu" else 4800  # a GPU needs more to be busy
+    timeline = launch(_twice, forward, layout, n, ranks=ranks).timeline
+    second = sorted(s.start for s in timeline.spans if s.name == "turn")[ranks]
+    timeline = timeline.between(second, timeline.end)
+    spans = (s for s in timeline.spans if s.name != "turn")
+    return Timeline(spans, title=f"{n} tokens, {layout.__name__.replace('_', ' ')}")
+
+
+@torch.no_grad()
+def _twice(forward: Callable[..., Any], layout: Layout, n: int) -> None:
+    places = layout(n, dist.get_world_size())
+    mine = part_of(sequence(n, pick()), places[dist.get_rank()])
+    for _ in range(2):
+        dist.barrier()
+        with span("turn"):
+            forward(*mine, places)
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    """The largest difference, as a part of the largest number in b (of 1, where all of b are smaller)."""
+    return ((a - b).abs().max() / b.abs().max().clamp(min=1)).item()
