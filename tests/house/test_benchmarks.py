@@ -27,5 +27,5 @@ def test_the_smoke_mode_prints_its_tables(name: str, tmp_path: Path) -> None:
 
 def test_the_readme_has_a_place_for_every_table() -> None:
     text = (FOLDER / "README.md").read_text()
-    for name in [*NAMES, "cores"]:  # whose smoke test is in test_xla_stress.py
+    for name in [*NAMES, "cores", "planner"]:  # whose tests are in test_stress.py and test_planner.py
         assert text.count(f"<!-- {name} -->\n") == text.count(f"<!-- /{name} -->") == 1

@@ -1,0 +1,77 @@
+"""The page of strategies says what the planner says; the board's instrument measures what it is given."""
+
+from __future__ import annotations
+
+import pytest
+from torch.nn.functional import cross_entropy
+
+from course_utils import launch
+from course_utils.lessons import board, choosing, data, models
+from course_utils.theory import cost
+from course_utils.theory.cost import Plan
+
+A100 = cost.Cluster(memory=72e9, flops=175e12, bandwidth=250e9, latency=3.4e-6, node=8, far_bandwidth=25e9)
+SIZES = {"layers": 2, "width": 32, "heads": 2, "context": 64}
+
+
+@pytest.mark.parametrize(("plan", "kind"), [
+    (Plan(), "one device"), (Plan(dp=8), "replicas (ZeRO 0, 1)"), (Plan(dp=8, zero=1), "replicas (ZeRO 0, 1)"),
+    (Plan(dp=8, zero=2), "sharded (ZeRO 2, 3)"), (Plan(dp=2, tp=4, zero=3), "with tensor parts"),
+    (Plan(pp=2), "with stages"), (Plan(dp=2, tp=2, pp=2), "with both"), (Plan(context=2), "replicas (ZeRO 0, 1)"),
+])  # fmt: skip
+def test_family(plan: Plan, kind: str) -> None:
+    assert choosing.family(plan) == kind
+    assert kind in choosing.FAMILIES
+
+
+def test_the_page_says_the_best_plans() -> None:
+    chosen = {name: choosing.MODELS[name] for name in ("1.7 B", "39 B")}
+    drawn = choosing.page(chosen, (1, 32), A100, batch=64, title="A title")
+    best = cost.best(chosen["39 B"], A100, devices=32, batch=64).plan
+    assert drawn.alt.startswith("A title. Fastest plans that fit. 1.7 B: on 1 dp 1, tp 1, pp 1, ZeRO 0 in ")
+    assert f"39 B: on 1 nothing fits, on 32 dp {best.dp}, tp {best.tp}, pp {best.pp}, ZeRO {best.zero} in " in drawn.alt
+    assert drawn.png.startswith(b"\x89PNG")
+    assert drawn._repr_png_()[1]["width"] == 760
+
+
+def test_the_models_have_their_parameters() -> None:
+    for name, model in choosing.MODELS.items():
+        number, unit = name.split()
+        assert model.parameters / {"B": 1e9, "T": 1e12}[unit] == pytest.approx(float(number), rel=0.03)
+
+
+def whole(model: models.GPT):
+    def step(x, y):
+        loss = cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss.backward()
+        return loss.item()
+
+    return model, step
+
+
+def noted(model: models.GPT):
+    return *whole(model), {"place": 7}
+
+
+def test_what_the_instrument_measures() -> None:
+    (found,) = launch(board.measure, whole, data.text(), sizes=SIZES, batch=4, steps=5, ranks=1, show=False).results
+    count = sum(p.numel() for p in models.GPT(len(data.text().vocabulary), **SIZES).parameters())
+    assert found["memory"]["parameters"] == found["memory"]["gradients"] == 4 * count
+    assert found["memory"]["optimizer"] == 8 * count
+    assert found["memory"]["activations"] > 0
+    assert found["traffic"].bytes_sent == 0
+    assert len(found["losses"]) == 5
+    assert found["seconds"] > 0
+
+
+def test_what_is_trained() -> None:
+    (found,) = launch(board.trained, noted, data.text(), sizes=SIZES, batch=4, steps=2, ranks=1, show=False).results
+    start = dict(models.GPT(len(data.text().vocabulary), **SIZES).named_parameters())
+    assert found["place"] == 7
+    assert found["weights"].keys() == start.keys()
+    assert any((found["weights"][name] - start[name]).abs().max() > 0 for name in start)
+    assert len(found["losses"]) == 2
+
+
+def test_all_reduces_are_timed() -> None:
+    assert min(launch(board.all_reduce_seconds, 4096, 3, ranks=2, show=False).results) > 0
