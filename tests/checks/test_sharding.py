@@ -1,5 +1,8 @@
 """The exercises on sharding: published solutions pass, plausible wrong answers fail in words."""
 
+import heapq
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -31,6 +34,43 @@ def in_gigabytes(parameters, ranks, stage):
     return check.zero_bytes.published(parameters, ranks, stage) / 1e9
 
 
+def one_stage_late(parameters, ranks, stage):
+    return check.zero_bytes.published(parameters, ranks, max(stage - 1, 0))
+
+
+def whole_bytes_only(parameters, ranks, stage):
+    shares = [ranks if stage >= least else 1 for least in (3, 2, 1)]
+    return sum(each // share for each, share in zip((2, 2, 12), shares, strict=True)) * parameters
+
+
+def parameters_before_gradients(parameters, ranks, stage):
+    return (2 / (ranks if stage >= 2 else 1) + 2 + 12 / (ranks if stage else 1)) * parameters
+
+
+def of_all_ranks(parameters, ranks, stage):
+    return check.zero_bytes.published(parameters, ranks, stage) * ranks
+
+
+def by_cases(parameters, ranks, stage):
+    return parameters * {0: 16, 1: 4 + 12 / ranks, 2: 2 + 14 / ranks, 3: 16 / ranks}[stage]
+
+
+def kept_and_cut(parameters, ranks, stage):
+    cut = sum((12, 2, 2)[:stage])
+    return parameters * (16 - cut) + parameters * cut / ranks
+
+
+def exact(parameters, ranks, stage):
+    parts = [Fraction(each, ranks if stage > i else 1) for i, each in enumerate((12, 2, 2))]
+    return float(sum(parts) * Fraction(parameters))
+
+
+@pytest.mark.parametrize("answer", [by_cases, kept_and_cut, exact])
+def test_zero_bytes_written_otherwise(answer):
+    verdict = check.zero_bytes(answer)
+    assert verdict, str(verdict)
+
+
 @pytest.mark.parametrize("kind", [np.float64, torch.tensor])
 def test_zero_bytes_of_other_kinds(kind):
     published = check.zero_bytes.published
@@ -45,6 +85,10 @@ def test_zero_bytes_of_other_kinds(kind):
         (fp32, "zero_bytes(7.5e+09, 64, 1)", "3.14062e+10", "6.09375e+10"),
         (lambda parameters, ranks, stage: "120 GB", "a number was expected", "1.2e+11", "'120 GB'"),
         (in_gigabytes, "zero_bytes(7.5e+09, 64, 0) is right in gigabytes", "bytes: 1.2e+11", "120"),
+        (one_stage_late, "zero_bytes(7.5e+09, 64, 1)", "3.14062e+10", "1.2e+11"),
+        (whole_bytes_only, "zero_bytes(7.5e+09, 64, 1)", "3.14062e+10", "3e+10"),
+        (parameters_before_gradients, "zero_bytes(7.5e+09, 64, 3)", "1.875e+09", "1.66406e+10"),
+        (of_all_ranks, "zero_bytes(7.5e+09, 64, 0)", "1.2e+11", "7.68e+12"),
     ],
 )
 def test_zero_bytes_wrong(answer, what, expected, got):
@@ -98,6 +142,50 @@ def test_deal_parameters_unbalanced(answer):
     assert "one rank gets more than it needs to" in verdict.text
 
 
+def by_heap(sizes, ranks):
+    owners, loads = [0] * len(sizes), [(0, rank) for rank in range(ranks)]
+    for size, i in sorted(((size, i) for i, size in enumerate(sizes)), reverse=True):
+        load, owners[i] = heapq.heappop(loads)
+        heapq.heappush(loads, (load + size, owners[i]))
+    return owners
+
+
+def by_torch(sizes, ranks):
+    loads, owners = torch.zeros(ranks), torch.zeros(len(sizes), dtype=torch.long)
+    for i in torch.tensor(sizes).argsort(descending=True):
+        owners[i] = loads.argmin()
+        loads[owners[i]] += sizes[i]
+    return owners.tolist()
+
+
+def best_of_all(sizes, ranks):
+    """Every way to deal, without symmetric ones: never worse than the largest first."""
+    best = (sum(sizes) + 1, [])
+
+    def deal(owners, loads):
+        nonlocal best
+        if max(loads) >= best[0]:
+            return
+        if len(owners) == len(sizes):
+            best = (max(loads), owners)
+            return
+        for rank in range(min(ranks, max(owners, default=-1) + 2)):
+            deal([*owners, rank], [load + sizes[len(owners)] * (r == rank) for r, load in enumerate(loads)])
+
+    deal([], [0] * ranks)
+    return best[1]
+
+
+def from_the_last_rank(sizes, ranks):
+    return tuple(ranks - 1 - owner for owner in by_heap(sizes, ranks))
+
+
+@pytest.mark.parametrize("answer", [by_heap, by_torch, best_of_all, from_the_last_rank])
+def test_deal_parameters_written_otherwise(answer):
+    verdict = check.deal_parameters(answer)
+    assert verdict, str(verdict)
+
+
 def test_deal_parameters_with_numpy():
     verdict = check.deal_parameters(lambda sizes, ranks: list(np.array(check.deal_parameters.published(sizes, ranks))))
     assert verdict, str(verdict)
@@ -144,6 +232,77 @@ def average(parameters):
     for p in parameters:
         dist.all_reduce(p.grad)
         p.grad /= dist.get_world_size()
+
+
+def all_reduced(parameters, make):
+    return dealt(parameters, make, check.deal_parameters.published, dist.get_world_size())
+
+
+def an_optimizer_each(parameters, make):
+    """One optimizer for each of its parameters, and none where it has none."""
+    trained = trained_of(parameters)
+    owners = check.deal_parameters.published([p.numel() for p in trained], dist.get_world_size())
+    pairs = list(zip(trained, owners, strict=True))
+    optimizers = [make([p]) for p, owner in pairs if owner == dist.get_rank()]
+
+    def step():
+        average(trained)
+        for optimizer in optimizers:
+            optimizer.step()
+        for p, owner in pairs:
+            dist.broadcast(p.data, owner)
+
+    return step
+
+
+class Stepper:
+    """Gathers lists of tensors in place of broadcasts."""
+
+    def __init__(self, parameters, make):
+        self.trained, ranks = trained_of(parameters), dist.get_world_size()
+        self.owners = by_heap([p.numel() for p in self.trained], ranks)
+        self.mine = [p for p, o in zip(self.trained, self.owners, strict=True) if o == dist.get_rank()]
+        self.optimizer = make(self.mine) if self.mine else None
+
+    def __call__(self):
+        average(self.trained)
+        if self.optimizer:
+            self.optimizer.step()
+        for p, owner in zip(self.trained, self.owners, strict=True):
+            found = [torch.empty_like(p) for _ in range(dist.get_world_size())]
+            dist.all_gather(found, p.detach())
+            p.detach().copy_(found[owner])
+
+
+def sent_when_ready(parameters, make):
+    """ZeRO-2: each gradient is averaged in the backward, by a hook, and kept by its owner only."""
+    trained, rank = trained_of(parameters), dist.get_rank()
+    owners = check.deal_parameters.published([p.numel() for p in trained], dist.get_world_size())
+    mine = [p for p, owner in zip(trained, owners, strict=True) if owner == rank]
+    optimizer = make(mine) if mine else None
+
+    def ready(p):
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+        if not any(p is q for q in mine):
+            p.grad = None
+
+    for p in trained:
+        p.register_post_accumulate_grad_hook(ready)
+
+    def step():
+        if optimizer:
+            optimizer.step()
+        for p, owner in zip(trained, owners, strict=True):
+            dist.broadcast(p.detach(), src=owner)
+
+    return step
+
+
+@pytest.mark.parametrize("answer", [all_reduced, an_optimizer_each, Stepper, sent_when_ready])
+def test_shard_optimizer_written_otherwise(answer):
+    verdict = check.shard_optimizer(answer)
+    assert verdict, str(verdict)
 
 
 def not_sharded(parameters, make):

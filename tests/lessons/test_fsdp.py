@@ -19,6 +19,35 @@ def test_held_counts_each_storage_once():
     assert fsdp.held([]) == 0
 
 
+def test_alive_counts_what_is_there():
+    kept = torch.zeros(100)
+    with fsdp.Alive([kept]) as alive:
+        x = torch.zeros(50)
+        view = x[:10]
+        del x
+        torch.zeros(25, device="meta")
+        y = torch.zeros(25)
+        y.untyped_storage().resize_(0)
+        view + 1
+    assert alive.samples == [600, 600, 600, 700, 640]
+    assert alive.most == 700
+
+
+def in_a_backward(parts):
+    model, calls = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), []
+    for i, part in enumerate(parts(model)):
+        fsdp.when_ready(part, lambda i=i: calls.append((i, sum(p.grad is not None for p in model.parameters()))))
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+    return calls
+
+
+def test_when_ready():
+    assert in_a_backward(lambda model: [layer.parameters() for layer in model]) == [(1, 2), (0, 4)] * 2
+    assert in_a_backward(lambda model: [model.parameters()]) == [(0, 4)] * 2
+
+
 def made():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)).to(pick())
