@@ -23,10 +23,9 @@ html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
 
-# The outputs are those of the repository; a page that nobody runs has no use for a widget.
+# The outputs are those of the repository; controls need a kernel, and nothing is loaded from elsewhere.
 nb_execution_mode = "off"
 nb_ipywidgets_js = {}
-nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", None)]
 nb_output_stderr = "show"
 nb_merge_streams = True
 

@@ -17,7 +17,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 CHECKED = "nbval-check-output"
-KEPT = ("kernelspec", "language_info", "widgets")  # of a notebook's metadata
+KEPT = ("kernelspec", "language_info")  # of a notebook's metadata
+CONTROLS = "application/vnd.jupyter.widget-view+json"  # dead without their kernel; their text says what they are
 LANGUAGE = ("file_extension", "mimetype", "name", "pygments_lexer")
 
 
@@ -48,6 +49,9 @@ def execute(path: Path, accept: bool = False) -> str:
         return str(error)
     if (lines := drift(before, page)) and not accept:
         return "\n".join([*lines, "Not saved. --accept saves the new outputs."])
+    for cell in page.cells:
+        for out in cell.get("outputs", []):
+            out.get("data", {}).pop(CONTROLS, None)
     page.metadata = {key: page.metadata[key] for key in KEPT if key in page.metadata}
     page.metadata["language_info"] = {key: page.metadata["language_info"][key] for key in LANGUAGE}
     nbformat.write(page, path)
