@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from ..lessons import models
 from ..lessons.fsdp import Alive
@@ -95,6 +95,8 @@ def _choose_units(answer: Callable[[nn.Module, DeviceMesh], Any]) -> str:
 
 
 def start_sharded(make, draw, mesh):
+    from torch.distributed.tensor import distribute_tensor
+
     with torch.device("meta"):
         model = make()
     for layer in model:
