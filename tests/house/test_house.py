@@ -61,6 +61,15 @@ def pins(file: str) -> dict[str, str]:
     return found
 
 
+def test_readme_roads_say_their_hours() -> None:
+    minutes = dict(re.findall(r"^\| (\d\d) \|.*\| (\d+) \|[^|]*\|$", README, re.MULTILINE))
+    roads = re.findall(r"about (\d+) hours(?:: ((?:\d\d(?:,\s+)?)+)|, in order)", README)
+    assert len(roads) == 3
+    for hours, road in roads:
+        on_it = re.findall(r"\d\d", road) or list(minutes)
+        assert round(sum(int(minutes[number]) for number in on_it) / 60) == int(hours), on_it
+
+
 def test_pins_are_what_is_installed() -> None:
     wanted = pins("requirements.txt")
     assert {pin: metadata.version(pin).split("+")[0] for pin in wanted} == wanted
@@ -89,8 +98,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         text = "\n".join("".join(cell["source"]) for cell in cells(page, "markdown"))
     text = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
     links = re.findall(r"\]\(([^)\s]+)\)", text)
-    # ../../actions is a page of GitHub beside the repository's files.
-    local = [link.split("#")[0] for link in links if not re.match(r"https?:|#|attachment:|\.\./\.\./actions/", link)]
+    local = [link.split("#")[0] for link in links if not re.match(r"https?:|#|attachment:", link)]
     lost = [link for link in local if not (page.parent / link).exists()]
     assert not lost, f"{page.name} links to what is not there: {lost}"
 
