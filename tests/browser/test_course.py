@@ -21,11 +21,14 @@ NARROW = 600  # pixels
 
 
 @pytest.fixture(scope="module")
-def light(tmp_path_factory) -> Iterator[Lab]:
-    with (
-        sync_api.sync_playwright() as playwright,
-        lab(playwright, CHROMIUM, tmp_path_factory.mktemp("light"), "Light") as found,
-    ):
+def playwright() -> Iterator:
+    with sync_api.sync_playwright() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def light(playwright, tmp_path_factory) -> Iterator[Lab]:
+    with lab(playwright, CHROMIUM, tmp_path_factory.mktemp("light"), "Light") as found:
         yield found
 
 
@@ -37,7 +40,7 @@ def wait(condition: Callable[[], object], what: str, seconds: float = 30) -> Non
 
 
 def looks(notebook: Notebook, name: str) -> None:
-    """Keep screens of the whole notebook, and hold that nothing sticks out of the page to the side."""
+    """Keep a screen, and hold that nothing sticks out of the page to the side."""
     notebook.shot(name)
     wide = notebook.page.evaluate("() => document.querySelector('.jp-WindowedPanel-outer').scrollWidth")
     room = notebook.page.evaluate("() => document.querySelector('.jp-WindowedPanel-outer').clientWidth")
@@ -139,9 +142,9 @@ def test_a_kernel_restarted_in_mid_run_leaves_nothing(light: Lab) -> None:
 
 
 @pytest.mark.parametrize("theme", ["Light", "Dark"])
-def test_a_narrow_page(tmp_path: Path, theme: str) -> None:
+def test_a_narrow_page(playwright, tmp_path: Path, theme: str) -> None:
     """Committed outputs in half a laptop's screen, in both themes."""
-    with sync_api.sync_playwright() as playwright, lab(playwright, CHROMIUM, tmp_path, theme) as found:
+    with lab(playwright, CHROMIUM, tmp_path, theme) as found:
         for name in ("00_start_here", "06_ddp", "12_pipeline_parallel"):
             with found.open(name, NARROW) as notebook:
                 looks(notebook, f"narrow-{theme.lower()}")
