@@ -73,7 +73,8 @@ def _remove_recompiles(answer: Callable[[list[Tensor], Tensor], Tensor]) -> str:
     generator = torch.Generator().manual_seed(width)
     table = torch.randn(CHARACTERS, width, generator=generator).to(device)
     for call in range(CALLS):
-        lengths = (torch.randperm(LONGEST - 2 * call - 1, generator=generator)[:LINES] + 2).tolist()
+        lengths = (torch.randperm(LONGEST - 2 * call - 2, generator=generator)[: LINES - 1] + 2).tolist()
+        lengths.append(LONGEST - 2 * call)  # the longest is another one in each call
         lines = [torch.randint(CHARACTERS, (length,), generator=generator) for length in lengths]
         seen: list[Counters] = []
         given = [line.clone() for line in lines], table.clone()  # an answer may change its own
