@@ -89,7 +89,7 @@ def test_steps_per_epoch_in_other_styles(answer):
         (one_device, "steps_per_epoch(1437, 64, 4, False)", "6", "23"),
         (not_filled_up, "steps_per_epoch(1441, 60, 8, False)", "4", "3"),
         (without_padding, "steps_per_epoch(1437, 60, 8, True)", "3", "2"),
-        (one_more, "steps_per_epoch(1440, 60, 8, False)", "3", "4"),
+        (one_more, "steps_per_epoch(1437, 60, 8, False)", "3", "4"),
         (lambda s, b, d, drop: -(-s // (b * d)), "steps_per_epoch(1437, 64, 1, True)", "22", "23"),
         (lambda s, b, d, drop: -(-(s // d) // b), "steps_per_epoch(1437, 64, 1, True)", "22", "23"),
         (lambda s, b, d, drop: 5, "steps_per_epoch(1437, 64, 1, False)", "23", "5"),
