@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from .. import cores as xla
-from ..ground.errors import CourseError
+from ..ground.errors import CourseError, RankError
 from ..lessons import models
 from .exercise import exercise, expect, wrong
 
@@ -118,7 +118,14 @@ def _alone(cores: int) -> Tensor:
     "averages them over all cores first.",
 )
 def _train_replica(answer: Callable) -> str:
-    results = launch(_replica, answer, spmd=False).results
+    try:
+        results = launch(_replica, answer, spmd=False).results
+    except RankError as error:
+        if "SIGSEGV" not in str(error):
+            raise
+        wrong("The cores' process crashed in compiled code (SIGSEGV). torch_xla does so when xm.optimizer_step finds "
+              "no gradients: does zero_grad come between backward and the step?",
+              expected="gradients when the optimizer steps", got="a crash")  # fmt: skip
     cores, weights = len(results), [found for _, found in results]
     for core, found in enumerate(weights):
         if found is None and any(other is not None for other in weights):

@@ -180,6 +180,19 @@ def test_a_core_that_skips_a_collective(monkeypatch):
     assert "core" in verdict.text
 
 
+def without_gradients(optimizer, world):
+    import torch_xla.core.xla_model as xm
+
+    optimizer.zero_grad()
+    xm.optimizer_step(optimizer)
+
+
+def test_a_crash_of_torch_xla_is_explained():
+    verdict = check.train_replica(replica(step=without_gradients))
+    assert verdict.state == "wrong"
+    assert "does zero_grad come between backward and the step?" in verdict.text
+
+
 def coarse(monkeypatch):
     monkeypatch.setattr(xla, "tolerance", lambda fine=1e-5: 1000 * fine)
 
