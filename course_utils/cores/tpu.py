@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import threading
+import time
 from pathlib import Path
 
 from ..ground.errors import LaunchError
@@ -17,6 +18,7 @@ from ..machine.limits import ROOT
 # Kaggle's images set them for one process, and torch_xla keeps what is set: with a process a chip, the TPU then
 # refuses to start ("Expected 4 worker addresses, got 1": Lightning-AI/pytorch-lightning#20244).
 PRESET = ("TPU_PROCESS_ADDRESSES", "CLOUD_TPU_TASK_ID")
+PATIENCE = 5.0  # seconds for the processes of a launch that has just ended
 ENDS_AFTER = 1.0  # seconds, in which the cell's answer reaches the page
 
 
@@ -44,7 +46,10 @@ def cores() -> int:
             "for ever. Run a script on every host instead (notebook 16, Leaving the notebook), or take a slice with "
             "one host."
         )
-    if pids := holders():
+    deadline = time.monotonic() + PATIENCE
+    while (pids := holders()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if pids:
         raise LaunchError(
             f"the TPU is held by process {', '.join(map(str, pids))}, most likely the kernel of another notebook, and "
             "only one can have it: shut that kernel down (JupyterLab: Running Terminals and Kernels), then run again."

@@ -30,6 +30,7 @@ def slice_of(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, "torch_xla._internal", SimpleNamespace(tpu=fake))
         monkeypatch.setitem(sys.modules, "torch_xla._internal.tpu", fake)
         monkeypatch.setattr(tpu, "holders", lambda: list(holders))
+        monkeypatch.setattr(tpu, "PATIENCE", 0.3)
         monkeypatch.setenv("PJRT_DEVICE", "TPU")
         versions = {"torch": "2.9.0", "torch_xla": "2.9.0"}
         monkeypatch.setattr(LAUNCH, "version", versions.__getitem__)
@@ -66,6 +67,14 @@ def test_another_kernel_holds_the_tpu(call, slice_of) -> None:
     slice_of(holders=(4711,))
     with pytest.raises(LaunchError, match=r"held by process 4711.*shut that kernel down"):
         call()
+
+
+def test_the_processes_of_the_last_launch_have_a_moment_to_end(slice_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    slice_of()
+    held = [[4711], [4711], []]
+    monkeypatch.setattr(tpu, "holders", lambda: held.pop(0))
+    monkeypatch.setattr(tpu, "PATIENCE", 5.0)
+    assert tpu.cores() == 8
 
 
 def test_who_holds_the_chips(tmp_path) -> None:
