@@ -6,6 +6,7 @@ several of them work on a CPU is `replicas.py`.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import time
@@ -103,6 +104,8 @@ def launch(
         RankError: a core raised, died or never finished; all others were ended.
     """
     check_call(function, live=live, time_limit=time_limit)
+    if "ranks" in kwargs and "ranks" not in inspect.signature(function).parameters:
+        raise LaunchError(f"ranks={kwargs['ranks']!r}: xla.launch runs cores; write cores={kwargs['ranks']!r}")
     _versions()
     device = _choose_device()
     count = _check_cores(cores, device)
