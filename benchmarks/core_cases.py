@@ -275,10 +275,30 @@ def autocast_and_accumulation() -> None:
     assert_replicas_equal(nn.ModuleList([layers[0], layers[-1]]))
 
 
+def bfloat16_autocast() -> None:
+    """Products in bfloat16, weights and gradients in float32."""
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+
+    core, _, model, optimizer = setup(momentum=0.9)
+    for x, y in batches(core, 10):
+        optimizer.zero_grad()
+        with torch.autocast("xla", dtype=torch.bfloat16):
+            output = model(x)
+            loss = F.cross_entropy(output, y)
+        loss.backward()
+        assert (output.dtype, model[0].weight.grad.dtype) == (torch.bfloat16, torch.float32)
+        xm.optimizer_step(optimizer)
+        torch_xla.sync()
+        assert loss.item() > 0
+    assert_replicas_equal(model)
+
+
 CASES = {
     case.__name__.replace("_", " "): case
     for case in (
         plain_steps, device_loader, read_every_step, read_on_one_core, step_context, collectives, meetings,
         master_and_checkpoint, reads_of_all_kinds, ddp, fully_sharded, autocast_and_accumulation,
+        bfloat16_autocast,
     )
 }  # fmt: skip

@@ -11,6 +11,7 @@ import time
 
 from bench import machine, median, middle, options, show, table, targets
 from core_cases import CASES, batches, setup
+from spmd_cases import SPMD_CASES
 
 from course_utils import RankError, xla
 
@@ -40,13 +41,13 @@ def stress(names: list[str], runs: int) -> tuple[list[list[object]], int]:
     """Rows of (kind of use, runs that passed by number of cores), and how many failed."""
     rows, failed = [], 0
     for name in names:
-        case = CASES[name]
+        case, spmd = (CASES | SPMD_CASES)[name], name in SPMD_CASES
         row: list[object] = [name]
         for cores in CORES:
             passed, took = 0, []
             for _ in range(runs):
                 try:
-                    took.append(xla.launch(case, cores=cores, time_limit=60, show=False).seconds)
+                    took.append(xla.launch(case, cores=cores, spmd=spmd, time_limit=60, show=False).seconds)
                     passed += 1
                 except RankError as error:
                     print(f"{name} on {cores} cores: {error}", file=sys.stderr, flush=True)
@@ -59,7 +60,8 @@ def stress(names: list[str], runs: int) -> tuple[list[list[object]], int]:
 
 def main() -> None:
     args = options(__doc__, repeat=30)
-    rows, failed = stress(list(CASES)[: 2 if args.quick else None], args.repeat)
+    names = [*CASES][:1] + [*SPMD_CASES][:1] if args.quick else [*CASES, *SPMD_CASES]
+    rows, failed = stress(names, args.repeat)
     steps = []
     for cores in CORES:
         results = [xla.launch(timed_steps, cores=cores).results for _ in range(1 if args.quick else 5)]

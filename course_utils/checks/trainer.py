@@ -17,6 +17,8 @@ from .exercise import exercise, expect, wrong
 EPOCHS, LR = 2, 0.2
 RANKS = 2
 SECONDS = 60.0
+# samples, batch, devices. The last two: what the sampler adds to make the shares equal completes a batch, or does not.
+EPOCHS_OF = [(1437, 64, 1), (1437, 64, 4), (1437, 32, 8), (1437, 200, 8), (1441, 60, 8), (1437, 60, 8), (1440, 60, 8)]
 # The two test batches differ in size, so the mean of their means is not the mean over the images.
 TRAIN_BATCH, TEST_BATCH = 256, 300
 
@@ -33,7 +35,7 @@ def steps_per_epoch(samples: int, batch: int, devices: int, drop_last: bool) -> 
     "What is left over is one more, smaller batch, unless drop_last leaves it out: // or rounded up.",
 )
 def _steps_per_epoch(answer: Callable[[int, int, int, bool], int]) -> str:
-    for samples, batch, devices in [(1437, 64, 1), (1437, 64, 4), (1437, 32, 8), (1437, 200, 8), (1441, 60, 8)]:
+    for samples, batch, devices in EPOCHS_OF:
         dealt = DistributedSampler(range(samples), devices, 0)
         for drop_last in (False, True):
             steps = len(DataLoader(range(samples), batch, sampler=dealt, drop_last=drop_last))
@@ -125,10 +127,14 @@ def _logged(trainer: Any, name: str) -> float | None:
     return None if value is None else value.item()
 
 
-def _on_ranks(answer: Callable[..., Any], digits: data.Digits, steps: int) -> list[float | None]:
-    """The accuracies that this rank knows when its test images are every second one."""
-    module = answer(models.mlp(), LR, steps)
-    return _fit(module, digits, accelerator="cpu", devices=RANKS, strategy="ddp")["accuracy"]
+def _on_ranks(answer: Callable[..., Any], digits: data.Digits) -> tuple[list[float | None], float]:
+    """The accuracies that this rank knows when its test images are every second one; the last one, by hand."""
+    model = models.mlp()
+    module = answer(model, LR, EPOCHS * len(_loaders(digits)[0]))
+    known = _fit(module, digits, accelerator="cpu", devices=RANKS, strategy="ddp")["accuracy"]
+    x, y = digits.test.tensors
+    with torch.no_grad():
+        return known, (model(x).argmax(1) == y).float().mean().item()
 
 
 @exercise(
@@ -141,46 +147,69 @@ def _on_ranks(answer: Callable[..., Any], digits: data.Digits, steps: int) -> li
     "Over the ranks it takes the mean only with sync_dist=True.",
 )
 def _port_the_loop(answer: Callable[..., Any]) -> str:
-    from lightning.pytorch import LightningModule
-
     digits = data.digits()
-    steps = EPOCHS * len(_loaders(digits)[0])
+    for lr, factor in ((LR, 1), (LR / 2, 2)):  # the second time another rate, and a schedule of twice as many steps
+        _like_the_loop(answer, digits, lr, factor * EPOCHS * len(_loaders(digits)[0]))
+    _accuracy_on_ranks(answer, digits)
+    return f"Losses, learning rates, weights and accuracies are the loop's, and {RANKS} ranks agree on the accuracy."
+
+
+def _like_the_loop(answer: Callable[..., Any], digits: data.Digits, lr: float, steps: int) -> None:
     loop, model = models.mlp(), models.mlp()
-    expected = _loop(loop, digits, LR, steps)
-    module = answer(model, LR, steps)
-    if not isinstance(module, LightningModule):
-        wrong("port_the_loop(model, lr, steps) is to return a LightningModule.", expected="a LightningModule",
-              got=module)  # fmt: skip
-    for method in ("training_step", "configure_optimizers", "validation_step"):
-        if getattr(type(module), method) is getattr(LightningModule, method):
-            wrong(f"The module has no {method}: the Trainer calls it.", expected=f"def {method}(self, …)",
-                  got="nothing")  # fmt: skip
+    expected = _loop(loop, digits, lr, steps)
+    module = answer(model, lr, steps)
+    _is_a_module(module)
     got = _fit(module, digits, accelerator="cpu", devices=1)
     if got["loss"][:1] == [None]:
+        if "loss" in got["known"]:
+            wrong('"loss" is logged after an epoch, not in every step.', expected='self.log("loss", loss)',
+                  got="on_step=False, or logged elsewhere than in training_step")  # fmt: skip
         wrong('Nothing is logged as "loss".', expected='self.log("loss", loss)', got=_list(got["known"]))
+    if len(got["lr"]) < len(expected["lr"]):
+        wrong("The optimizer did not step in every step: training_step is to return the loss, and "
+              "configure_optimizers the optimizer and its schedule.", expected=f"{len(expected['lr'])} steps",
+              got=f"{len(got['lr'])} steps")  # fmt: skip
     expect("The learning rate of the steps", expected["lr"], got["lr"], tol=1e-9)
     expect("The loss of the steps", expected["loss"], got["loss"], tol=1e-6)
     for name, there in loop.named_parameters():
-        here = dict(model.named_parameters())[name]
-        expect(f"Parameter {name} of the model you were given, after {steps} steps", there, here, tol=1e-6)
+        off = float((there - dict(model.named_parameters())[name]).detach().abs().max())
+        if off > 1e-6:
+            wrong(f"Parameter {name} of the model you were given is not the loop's after the fit: train that model, "
+                  "not a copy.", expected="off by at most 1e-06", got=f"off by {off:.2g}")  # fmt: skip
     if None in got["accuracy"]:
         wrong('After an epoch nothing is logged as "accuracy".', expected='self.log("accuracy", …) in validation_step',
               got=_list(got["known"]))  # fmt: skip
     expect("The accuracy over all test images after each epoch", expected["accuracy"], got["accuracy"], tol=1e-6)
-    _accuracy_on_ranks(answer, digits, steps)
-    return f"Losses, learning rates, weights and accuracies are the loop's, and {RANKS} ranks agree on the accuracy."
 
 
-def _accuracy_on_ranks(answer: Callable[..., Any], digits: data.Digits, steps: int) -> None:
+def _is_a_module(module: Any) -> None:
+    from lightning.pytorch import LightningModule
+
+    if isinstance(module, type):
+        wrong("port_the_loop(model, lr, steps) is to return a LightningModule, not the class: call it.",
+              expected="a LightningModule", got=f"the class {module.__name__}")  # fmt: skip
+    if not isinstance(module, LightningModule):
+        other = any(kind.__name__ == "LightningModule" for kind in type(module).__mro__)
+        hint = " of `lightning`; this one is of another package, pytorch_lightning" if other else ""
+        wrong(f"port_the_loop(model, lr, steps) is to return a LightningModule{hint}.", expected="a LightningModule",
+              got=type(module).__name__)  # fmt: skip
+    for method in ("training_step", "configure_optimizers", "validation_step"):
+        if getattr(type(module), method) is getattr(LightningModule, method):
+            wrong(f"The module has no {method}: the Trainer calls it.", expected=f"def {method}(self, …)",
+                  got="nothing")  # fmt: skip
+
+
+def _accuracy_on_ranks(answer: Callable[..., Any], digits: data.Digits) -> None:
     even = TensorDataset(*(tensor[: len(digits.test) // RANKS * RANKS] for tensor in digits.test.tensors))
     digits = data.Digits(digits.train, even)
-    run = launch(_on_ranks, answer, digits, steps, ranks=RANKS, device="cpu", time_limit=SECONDS, show=False)
-    first, *others = run.results
-    for rank, theirs in enumerate(others, 1):
+    run = launch(_on_ranks, answer, digits, ranks=RANKS, device="cpu", time_limit=SECONDS, show=False)
+    (first, rights), *others = run.results
+    for rank, (theirs, _) in enumerate(others, 1):
         if theirs != first:
             wrong(f"On {RANKS} ranks each knows the accuracy of its own test images only.",
                   expected=f"rank {rank}: {first[-1]:.4f}, as rank 0",
                   got=f"rank {rank}: {theirs[-1]:.4f}, rank 0: {first[-1]:.4f}")  # fmt: skip
+    expect(f"On {RANKS} ranks, which share the test images, the accuracy over all of them", rights, first[-1], tol=1e-4)
 
 
 def _list(names: list[str]) -> str:

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 
 from ..ranks.rank import enter, leave, run, take_over
 from ..ranks.session import Session, Task, begin, watch
+from . import tpu
 
 SPMD, REPLICAS = "SPMD", "one replica a core"  # `Task.backend`
 
@@ -45,6 +46,8 @@ def main(connections: list[Connection], outputs: list[Connection], shared: Conne
 
     torch.set_num_threads(tasks[0].threads)
     _lines[:] = zip(tasks, connections, outputs, strict=True)
+    if os.environ["PJRT_DEVICE"] == "TPU":
+        tpu.forget_presets()  # the server may have inherited them
     if tasks[0].backend == SPMD:
         _program()
     elif os.environ["PJRT_DEVICE"] == "TPU":

@@ -6,6 +6,7 @@ several of them work on a CPU is `replicas.py`.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import time
@@ -25,25 +26,43 @@ from ..ranks.carry_out import carry_out, cells
 from ..ranks.payload import packed
 from ..ranks.run import Run
 from ..ranks.session import Task
-from . import core
+from . import core, tpu
 from .process import Cores
 
 VIRTUAL_CORES = 8  # as many as a v5e-8, v6e-8 or v3-8 has
 MOST_CORES = 64
+OLDEST, TRIED = (2, 8), "2.9"  # of torch_xla: the first with `torch_xla.backends`; the one the course was run with
+ROUGHER = 1000  # a TPU rounds the factors of float32 products to bfloat16 unless told otherwise
 
 
-def setup() -> None:
+def setup(device: str | None = None) -> None:
     """Make this notebook's kernel ready for torch_xla; call it before `import torch_xla`, and after every restart.
 
     It chooses the TPU where there is one, else XLA's CPU client, and prints which and the versions.
 
+    Args:
+        device: "CPU" for virtual cores although there is a TPU, for example one with a single core.
+
     Raises:
-        CourseError: this kernel has no torch_xla, or one that does not fit its torch; the message says what to do.
+        CourseError: this kernel has no torch_xla, one that is too old, or one that does not fit its torch; or the TPU
+            is not to be had. The message says what to do.
     """
     installed = _versions()
+    if device is not None:
+        os.environ["PJRT_DEVICE"] = device
     device = _choose_device()
-    where = "the TPU" if device == "TPU" else "no TPU here, so XLA compiles for this machine's CPU"
+    where = "the TPU" if device == "TPU" else "XLA compiles for this machine's CPU"
+    if device == "TPU":
+        tpu.forget_presets()
+        count = _tpu_cores()
+        where += f", {count} core{'s' * (count != 1)}"
+        if count == 1:
+            where += ' (notebooks about several: restart the kernel and call xla.setup(device="CPU"))'
+    elif not tpu_chips(ROOT):
+        where = "no TPU here, so " + where
     print(f"torch_xla {installed['torch_xla']}, torch {installed['torch']}: {where}.")
+    if not installed["torch_xla"].startswith(TRIED):
+        print(f"The course was tried with torch_xla {TRIED}; with another, outputs may differ.")
     if device == "CPU":  # a TPU is left alone: `launch` needs it free
         import torch_xla
 
@@ -85,6 +104,8 @@ def launch(
         RankError: a core raised, died or never finished; all others were ended.
     """
     check_call(function, live=live, time_limit=time_limit)
+    if "ranks" in kwargs and "ranks" not in inspect.signature(function).parameters:
+        raise LaunchError(f"ranks={kwargs['ranks']!r}: xla.launch runs cores; write cores={kwargs['ranks']!r}")
     _versions()
     device = _choose_device()
     count = _check_cores(cores, device)
@@ -109,8 +130,17 @@ def launch(
     return carry_out(run, Cores(run.ranks, spmd=spmd), task, live=live, time_limit=time_limit, show=show)
 
 
+def tolerance(fine: float = 1e-5) -> float:
+    """How far what the cores compute may lie from the CPU's: `fine` on virtual cores, 1000 times that on a TPU.
+
+    A TPU multiplies float32 matrices in bfloat16 by default. The factor covers what this does to the course's small
+    networks, found by rounding the factors on a CPU.
+    """
+    return fine if _choose_device() == "CPU" else ROUGHER * fine
+
+
 def _versions() -> dict[str, str]:
-    """The installed pair; a CourseError when it is none."""
+    """The installed pair; a CourseError when it is none, or too old."""
     found = {}
     for name in ("torch", "torch_xla"):
         try:
@@ -122,7 +152,14 @@ def _versions() -> dict[str, str]:
             f"torch {found['torch']} and torch_xla {found['torch_xla']} are no pair: torch_xla is compiled against one "
             f"torch. Install torch=={found['torch_xla'].split('+')[0]} beside it, then restart the kernel."
         )
+    if tuple(map(int, found["torch_xla"].split(".")[:2])) < OLDEST:
+        raise CourseError(
+            f"torch_xla {found['torch_xla']} is too old: the course needs {'.'.join(map(str, OLDEST))} or newer. {_PIP}"
+        )
     return found
+
+
+_PIP = "%pip install torch==2.9.0 'torch_xla[tpu]==2.9.0', then restart the kernel."
 
 
 def _missing(name: str) -> str:
@@ -131,11 +168,11 @@ def _missing(name: str) -> str:
     if builder.strip() and psutil.pid_exists(int(builder)):
         return f"{note} When it is there, choose Kernel, Restart Kernel…, and run this cell again."
     if note and not builder.strip():  # why it could not be built
-        return f"{note} Colab's TPU runtimes have it: open this notebook there."
+        return f"{note} On Linux x86-64 elsewhere, a Colab TPU runtime for example: {_PIP}"
     return (
         f"this kernel has no {name} (it runs Python {sys.version_info.major}.{sys.version_info.minor}). In JupyterLab "
         "choose Kernel, Change Kernel…, PyTorch/XLA, then run again. If it says \"not installed\": `make lab` builds "
-        "it on Linux x86-64 with Python 3.11 to 3.13; elsewhere, open this notebook on Colab with a TPU runtime."
+        f"it on Linux x86-64 with Python 3.11 to 3.13. On a TPU (Colab, Kaggle, a VM): {_PIP}"
     )
 
 
@@ -166,7 +203,7 @@ def _check_cores(cores: object, device: str) -> int:
     if cores not in (None, there):
         raise LaunchError(
             f"cores={cores}: this TPU has {there}, and torch_xla starts them all: leave cores out. For virtual cores "
-            'set os.environ["PJRT_DEVICE"] = "CPU" at the top of the notebook and restart the kernel.'
+            'restart the kernel and call xla.setup(device="CPU").'
         )
     if (module := sys.modules.get("torch_xla")) is not None and module._XLAC._xla_runtime_is_initialized():
         raise LaunchError(
@@ -177,9 +214,7 @@ def _check_cores(cores: object, device: str) -> int:
 
 
 def _tpu_cores() -> int:
-    from torch_xla._internal import tpu
-
-    return tpu.num_available_devices()
+    return tpu.cores()
 
 
 def _virtual(cores: int) -> dict[str, str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHATTER = (
     "does not have many workers",  # a hint for large data sets; the digits are in memory
     "smaller than the logging interval",
-    "TPU available but not used",
+    "[TG]PU available but not used",
     r"Using `DistributedSampler` with the dataloaders",
 )
 

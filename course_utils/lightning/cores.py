@@ -8,6 +8,7 @@ state, metrics and weights of the first core.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,8 @@ from .callbacks import LiveCallback, Witness, need_lightning, quiet
 def use_cores(cores: int = 8) -> int:
     """Let `Trainer(accelerator="tpu")` find cores here: a TPU's, or where there is none, `cores` virtual ones.
 
-    Lightning then starts them by `xla.launch`, so that live plots, prints and errors arrive by core.
+    Lightning then starts them by `xla.launch`, on a TPU, too, so that live plots, prints and errors arrive by core: its
+    own launcher's `launch` is replaced, and in the cores' processes two of its functions that say which core it is.
 
     Returns:
         How many cores there are.
@@ -39,12 +41,11 @@ def install(cores: int) -> int:
     from lightning.fabric.accelerators.xla import XLAAccelerator
     from lightning.pytorch.strategies.launchers.xla import _XLALauncher
 
-    if not XLAAccelerator.is_available() or getattr(XLAAccelerator.is_available, "virtual", False):
+    if os.environ.get("PJRT_DEVICE") != "TPU":  # also beside a TPU that xla.setup(device="CPU") leaves alone
 
         def is_available() -> bool:
             return True
 
-        is_available.virtual = True
         XLAAccelerator.is_available = staticmethod(is_available)
         XLAAccelerator.auto_device_count = staticmethod(lambda: cores)
     _XLALauncher.launch = _launch

@@ -1,4 +1,4 @@
-"""The exercises on one TPU core: published solutions pass, plausible wrong answers fail in words."""
+"""The exercises on one TPU core: right answers in several styles pass, plausible wrong ones fail in words."""
 
 import pytest
 import torch
@@ -47,6 +47,63 @@ def test_remove_recompiles_by_buckets():
     assert "4 compiles" in verdict.text
 
 
+def in_buckets_of_16(lines, table):
+    import torch_xla
+
+    means = []
+    for ids in lines:
+        means.append(masked_mean([ids], table, -(-len(ids) // 16) * 16)[0])
+        torch_xla.sync()
+    return torch.stack(means)
+
+
+def by_one_hot(lines, table):
+    counts = torch.stack([torch.bincount(ids, minlength=len(table)).float() / len(ids) for ids in lines])
+    return counts.to(table.device) @ table
+
+
+def with_an_extra_row(lines, table):
+    wide = torch.cat([table, torch.zeros(1, table.shape[1]).to(table.device)])
+    lengths = torch.tensor([[float(len(ids))] for ids in lines]).to(table.device)
+    return wide[filled(lines, value=len(table)).to(table.device)].sum(1) / lengths
+
+
+def in_place(lines, table):
+    lengths = torch.tensor([[float(len(ids))] for ids in lines]).to(table.device)
+    real = filled([torch.ones(len(ids)) for ids in lines]).to(table.device)
+    for i in range(len(lines)):
+        lines[i] = pad(lines[i], (0, 64 - len(lines[i])))
+    return (table[torch.stack(lines).to(table.device)] * real[:, :, None]).sum(1) / lengths
+
+
+def by_product(lines, table):
+    real = filled([torch.ones(len(ids)) / len(ids) for ids in lines]).to(table.device)
+    return torch.einsum("nl,nlw->nw", real, table[filled(lines).to(table.device)])
+
+
+def emptied(lines, table):
+    result = masked_mean(lines, table, 64)
+    lines.clear()
+    return result
+
+
+STYLES = [in_buckets_of_16, by_one_hot, with_an_extra_row, in_place, by_product, emptied]
+
+
+@pytest.mark.parametrize("answer", STYLES, ids=lambda answer: answer.__name__)
+def test_remove_recompiles_in_other_styles(answer):
+    verdict = check.remove_recompiles(answer)
+    assert verdict, str(verdict)
+
+
+def in_float64(lines, table):
+    return masked_mean(lines, table, 64).double()
+
+
+def test_another_float_type_is_compared_by_value():
+    assert check.remove_recompiles(in_float64)
+
+
 def as_given(lines, table):
     import torch_xla
 
@@ -83,6 +140,15 @@ def left_on_the_cpu(lines, table):
     return torch.stack([table.cpu()[ids].mean(0) for ids in lines])
 
 
+def in_place_and_filled(lines, table):
+    lines[:] = [pad(ids, (0, 64 - len(ids))) for ids in lines]
+    return table[torch.stack(lines).to(table.device)].mean(1)
+
+
+def sums(lines, table):
+    return masked_mean(lines, table, 64) * 2
+
+
 def first_line_only(lines, table):
     return masked_mean(lines[:1], table, 64)
 
@@ -90,13 +156,15 @@ def first_line_only(lines, table):
 @pytest.mark.parametrize(
     ("answer", "words", "expected", "got"),
     [
-        (as_given, "too much was compiled", "at most 4 compiles in 6 calls", "in 1 call"),
-        (up_to_the_longest, "too much was compiled", "at most 4 compiles in 6 calls", "5 compiles in 5 calls"),
-        (without_sync, "too much was compiled", "at most 4 compiles in 6 calls", "5 compiles in 5 calls"),
-        (filling_counts, "filled up count in the mean", "tensor of shape (3,)", "tensor of shape (3,)"),
-        (divided_by_64, "divided by 64", "tensor of shape (3,)", "tensor of shape (3,)"),
+        (as_given, "too much was compiled", "at most 5 compiles in 8 calls", "in 1 call"),
+        (up_to_the_longest, "too much was compiled", "at most 5 compiles in 8 calls", "6 compiles in 6 calls"),
+        (without_sync, "too much was compiled", "at most 5 compiles in 8 calls", "6 compiles in 6 calls"),
+        (filling_counts, "filled up count in the mean", "line ", "line "),
+        (divided_by_64, "divided by 64", "line ", "line "),
         (on_the_cpu, "without reading from it", "no download", "0 programs, 1 download"),
         (left_on_the_cpu, "to stay on the XLA device", "a tensor on xla", "on cpu"),
+        (in_place_and_filled, "filled up count in the mean", "line ", "line "),
+        (sums, "are not right", "line ", "line "),
         (first_line_only, "shape (12, ", "shape (12, ", "shape (1, "),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -137,6 +205,25 @@ def not_read(step, batches):
     return losses
 
 
+def six_only(step, batches):
+    import torch_xla
+
+    losses = []
+    for i in range(6):
+        losses.append(step(*batches[i]).detach())
+        torch_xla.sync()
+    return torch.stack(losses).tolist()
+
+
+def in_reverse(step, batches):
+    return check.read_once.published(step, batches)[::-1]
+
+
+def mean_only(step, batches):
+    losses = check.read_once.published(step, batches)
+    return [sum(losses) / len(losses)]
+
+
 def two_programs(step, batches):
     import torch_xla
 
@@ -157,6 +244,8 @@ def two_programs(step, batches):
         (one_large_program, "several steps waited in one graph", "program"),
         (not_read, "to be floats", "tensor"),
         (two_programs, "more than one program", "13 programs"),
+        (in_reverse, "The losses of 6 batches", "["),
+        (mean_only, "6 of them were expected, these are 1", "["),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -168,12 +257,87 @@ def test_read_once_wrong(answer, words, got):
     assert verdict.expected
 
 
+def test_read_once_of_six_batches_only():
+    assert "IndexError" in check.read_once(six_only).text
+
+
+def as_numpy(step, batches):
+    import numpy
+
+    return [numpy.float32(loss) for loss in check.read_once.published(step, batches)]
+
+
+def as_a_tuple(step, batches):
+    return tuple(check.read_once.published(step, batches))
+
+
+def at_the_end(step, batches):
+    import torch_xla
+
+    losses = []
+    for x, y in batches:
+        losses += [step(x, y).detach()]
+        torch_xla.sync(wait=True)
+    return torch.stack(losses).cpu().tolist()
+
+
+def concatenated(step, batches):
+    import torch_xla
+
+    found = None
+    for x, y in batches:
+        loss = step(x, y).detach().reshape(1)
+        torch_xla.sync()
+        found = loss if found is None else torch.cat([found, loss])
+    return found.cpu().numpy()
+
+
+def with_a_context(step, batches):
+    import torch_xla
+
+    losses = []
+    for x, y in batches:
+        with torch_xla.step():
+            losses.append(step(x, y).detach())
+    return torch.stack(losses).tolist()
+
+
+@pytest.mark.parametrize("answer", [as_numpy, as_a_tuple, at_the_end, concatenated, with_a_context])
+def test_read_once_in_other_styles(answer):
+    verdict = check.read_once(answer)
+    assert verdict, str(verdict)
+
+
+def numpys_number(samples, batch, bucket):
+    import numpy
+
+    sizes = numpy.array([min(batch, samples - first) for first in range(0, samples, batch)])
+    return (numpy.diff(numpy.sort(-(-sizes // bucket))) != 0).sum() + 1
+
+
+def by_cases(samples, batch, bucket):
+    if samples <= batch or samples % batch == 0:
+        return 1
+    return 1 if -(-(samples % batch) // bucket) == -(-batch // bucket) else 2
+
+
+@pytest.mark.parametrize("answer", [numpys_number, by_cases])
+def test_count_compiles_in_other_styles(answer):
+    verdict = check.count_compiles(answer)
+    assert verdict, str(verdict)
+
+
 @pytest.mark.parametrize(
     ("answer", "case"),
     [
         (lambda samples, batch, bucket: -(-samples // batch), "(100, 32, 1)"),
         (lambda samples, batch, bucket: 1 + (samples % batch > 0), "(100, 32, 32)"),
         (lambda samples, batch, bucket: 1 + (samples % batch % bucket > 0), "(100, 32, 1)"),
+        (lambda s, b, k: 1 if s <= b else 1 + (1 if s % b and b - s % b >= k else 0), "(52, 20, 16)"),
+        (lambda s, b, k: 1 if s % b == 0 or s % b > b - k else 2, "(20, 32, 1)"),
+        (lambda s, b, k: len({min(b, s - i) for i in range(0, s, b)}), "(100, 32, 32)"),
+        (lambda s, b, k: -(-b // k), "(100, 32, 1)"),
+        (lambda s, b, k: 2, "(128, 32, 1)"),
     ],
 )
 def test_count_compiles_wrong(answer, case):

@@ -257,6 +257,7 @@ def test_spmd_errors_name_the_program() -> None:
         ({"cores": True}, "cores=8"),
         ({"time_limit": -1}, "time_limit=-1"),
         ({"live": 3}, "live=3"),
+        ({"ranks": 2}, "ranks=2: xla.launch runs cores; write cores=2"),
     ],
 )
 def test_wrong_arguments_start_nothing(options: dict, words: str) -> None:

@@ -25,7 +25,7 @@ def test_the_wrong_kernel(call, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, torch="2.13.0")
     with pytest.raises(CourseError) as caught:
         call()
-    for words in ("has no torch_xla", "Change Kernel", "PyTorch/XLA", "make lab", "Colab"):
+    for words in ("has no torch_xla", "Change Kernel", "PyTorch/XLA", "make lab", "torch_xla[tpu]==2.9.0"):
         assert words in str(caught.value)
 
 
@@ -38,15 +38,16 @@ def test_versions_that_are_no_pair(call, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_pair(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.setenv("PJRT_DEVICE", "TPU")  # which setup leaves alone
+    monkeypatch.setattr(sys.modules["course_utils.cores.launch"], "_tpu_cores", lambda: 8)
     installed(monkeypatch, torch="2.9.1+cu128", torch_xla="2.9.0")
     xla.setup()
-    assert "torch_xla 2.9.0, torch 2.9.1+cu128: the TPU." in capsys.readouterr().out
+    assert "torch_xla 2.9.0, torch 2.9.1+cu128: the TPU, 8 cores." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("builder", "words"), [
     ("mine", "fetching torch, 310 MB fetched so far, 74 s. When it is there, choose Kernel, Restart Kernel"),
     ("999999999", "Change Kernel"),  # it was killed: what it wrote last is not true any more
-    ("", "fetching torch, 310 MB fetched so far, 74 s. Colab's TPU runtimes have it"),
+    ("", "fetching torch, 310 MB fetched so far, 74 s. On Linux x86-64 elsewhere, a Colab TPU runtime"),
 ])  # fmt: skip
 def test_how_far_the_build_behind_jupyterlab_is(builder: str, words: str, monkeypatch, tmp_path) -> None:
     builder = str(os.getpid()) if builder == "mine" else builder

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch_xla")
 
 from core_cases import CASES
+from spmd_cases import SPMD_CASES
 
 from course_utils import xla
 
@@ -22,6 +23,12 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "cores.py"
 def test_no_hang_no_crash_and_right(name: str, cores: int) -> None:
     for _ in range(2):
         xla.launch(CASES[name], cores=cores, time_limit=120)
+
+
+@pytest.mark.parametrize("name", SPMD_CASES)
+@pytest.mark.parametrize("devices", [2, 8])
+def test_one_program_on_several_devices(name: str, devices: int) -> None:
+    xla.launch(SPMD_CASES[name], cores=devices, spmd=True, time_limit=120)
 
 
 def test_the_benchmark_prints_its_tables(tmp_path: Path) -> None:

@@ -245,3 +245,15 @@ def test_quiet_leaves_warnings_about_mistakes():
         warnings.warn("The 'train_dataloader' does not have many workers which may be a bottleneck.", stacklevel=1)
         warnings.warn("You defined a `validation_step` but have no `val_dataloader`.", stacklevel=1)
     assert [str(warning.message)[:11] for warning in caught] == ["You defined"]
+
+
+@pytest.mark.parametrize(("device", "there"), [("TPU", 4), ("TPU", 1), ("CPU", 8)])
+def test_use_cores_takes_what_a_tpu_has(device: str, there: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four on a v4-8, one on Colab; beside a TPU that `xla.setup(device="CPU")` leaves alone, virtual ones."""
+    from lightning.fabric.accelerators.xla import XLAAccelerator
+
+    monkeypatch.setenv("PJRT_DEVICE", device)
+    real = 4 if device == "CPU" else there
+    monkeypatch.setattr(XLAAccelerator, "is_available", staticmethod(lambda: True))
+    monkeypatch.setattr(XLAAccelerator, "auto_device_count", staticmethod(lambda: real))
+    assert use_cores() == there
