@@ -1,4 +1,4 @@
-"""What a cluster asks for beside the script: a batch file, a job description, a launch line."""
+"""What a cluster asks for beside the script: a batch file for Slurm, a job for Kubernetes."""
 
 from __future__ import annotations
 
@@ -46,16 +46,7 @@ spec:
         torchrun @SCRIPT@
 """
 
-# https://cloud.google.com/tpu/docs/pytorch-pods
-TPU = """\
-#!/bin/bash
-# Exported from a notebook: bash @FILE@ TPU ZONE copies the script to every host of a slice and starts it there.
-set -e
-gcloud compute tpus tpu-vm scp --worker=all --zone="$2" @SCRIPT@ "$1":
-gcloud compute tpus tpu-vm ssh "$1" --worker=all --zone="$2" --command="PJRT_DEVICE=TPU python3 @SCRIPT@"
-"""
-
-BESIDE = {"slurm": (".sbatch", SLURM), "kubernetes": (".yaml", KUBERNETES), "tpu": (".tpu.sh", TPU)}
+BESIDE = {"slurm": (".sbatch", SLURM), "kubernetes": (".yaml", KUBERNETES)}
 
 
 def beside_text(kind: str, script: str, text: str, *, ranks: int, nodes: int, device: str | None) -> tuple[str, str]:

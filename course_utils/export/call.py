@@ -12,7 +12,7 @@ from typing import Any
 
 from ..ground.errors import CourseError
 from .collect import Collector
-from .inlined import stateful
+from .inlined import public_name, stateful
 from .literal import NoLiteral, literal
 from .sources import Namespace
 
@@ -94,6 +94,10 @@ def _expression(collector: Collector, space: Namespace, value: Any, argument: st
         collector.given.add("partial")
         return f"partial({', '.join(inner)})"
     names = [name for name, other in space.values.items() if other is value and not name.startswith("_")]
+    if not names and (public := public_name(value)):
+        collector.imported(*public, public[1])
+        collector.given.add(public[1])
+        return public[1]
     if not names:
         kind = type(value).__name__
         raise CourseError(

@@ -15,7 +15,7 @@ from ..ground.errors import CourseError
 from ..machine.devices import pick
 from ..ranks.session import report
 from ..ranks.spans import span
-from .inlined import inlined, ours, stateful
+from .inlined import inlined, ours, public_name, stateful
 from .literal import NoLiteral, literal
 from .names import Names, snippet
 from .sources import Namespace, Statement, bound
@@ -87,7 +87,7 @@ class Collector:
             if hasattr(builtins, name) or name in ("__name__", "__file__", "__class__"):
                 return None
             _refuse(name, user, "is not defined in any cell that ran", "run the cell that defines it, export again")
-        _check_notebook(name, getattr(value, "__module__", None) or "", user)
+        _check_here(name, getattr(value, "__module__", None) or "", user)
         for module in space.starred():
             if getattr(sys.modules.get(module), name, MISSING) is value:
                 return self._import_from(module, name, name, value, user)
@@ -99,13 +99,13 @@ class Collector:
             package = space.values.get("__package__") or space.name.rpartition(".")[0]
             module = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module
             return self._import_from(module, alias.name, name, value, user)
-        _check_notebook(name, alias.name, user)
+        _check_here(name, alias.name, user)
         if _copied(alias.name):
             _refuse_whole(name, user)
         return self.imported(alias.name, None, name)
 
     def _import_from(self, module: str, attribute: str, name: str, value: Any, user: str) -> tuple[Part, str]:
-        _check_notebook(name, module, user)
+        _check_here(name, module, user)
         if not _copied(module):
             return self.imported(module, attribute, name)
         value = getattr(importlib.import_module(module), attribute) if value is MISSING else value
@@ -136,6 +136,9 @@ class Collector:
         try:
             text = literal(value)
         except NoLiteral:
+            if not plain and (public := public_name(value)):
+                _check_here(name, public[0], user)
+                return self.imported(*public, public[1])
             if not plain:
                 made = f"by {statement.place}, which is no plain name = …" if statement else "by no statement of a cell"
                 _refuse(name, user, f"is of type {type(value).__name__}, made {made}", "write it as name = … in a cell")
@@ -202,9 +205,13 @@ def _says(node: ast.expr, value: Any) -> bool:
         return bool(torch) and isinstance(value, (torch.dtype, torch.device)) and names == {"torch"}
 
 
-def _check_notebook(name: str, module: str, user: str) -> None:
-    if module.partition(".")[0] in ("IPython", "ipywidgets", "google"):
+def _check_here(name: str, module: str, user: str) -> None:
+    top = module.partition(".")[0]
+    if top in ("IPython", "ipywidgets", "google"):
         _refuse(name, user, f"comes from {module}, and only a notebook has it", "take it out of the function")
+    if top == "torch_xla":
+        todo = "write a script of your own that ends in torch_xla.launch(function)"
+        _refuse(name, user, f"comes from {module}, and torchrun does not start the cores of a TPU", todo)
 
 
 def _refuse_whole(name: str, user: str) -> NoReturn:

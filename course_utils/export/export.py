@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import torch
 
-FOR_THE_NOTEBOOK = ("live", "time_limit", "show")
+FOR_THE_NOTEBOOK = ("live", "show")
 
 
 def export(
@@ -30,6 +30,7 @@ def export(
     nodes: int = 1,
     device: str | torch.device | None = None,
     backend: str | None = None,
+    time_limit: float | None = None,
     init_group: bool = True,
     beside: tuple[str, ...] = (),
     **kwargs: Any,
@@ -44,9 +45,10 @@ def export(
         function: a function that a cell defines, and its arguments, as `launch` gets them.
         path: where to write it; a file that is not an export of before is not overwritten.
         ranks, nodes: how many processes in all, on how many hosts, in the commands that the script's first lines show.
-        device, backend, init_group: as for `launch`, now for the script. `live`, `time_limit` and `show` have no
-            meaning there and are left out.
-        beside: other files to write, of "slurm" (sbatch), "kubernetes" (a TrainJob of Kubeflow), "tpu" (a shell line).
+        device, backend, init_group: as for `launch`, now for the script. `live` and `show` mean nothing there.
+        time_limit: seconds that a collective waits for the other ranks, then the rank fails, and torchrun starts all
+            of them again; by default torch's own, 10 minutes for nccl and 30 for gloo.
+        beside: other files to write, of "slurm" (for sbatch) and "kubernetes" (a TrainJob of Kubeflow Trainer 2).
 
     Returns:
         The path of the script.
@@ -71,7 +73,8 @@ def export(
     call = collector.part(space, text, f"{path.name}'s main")
     collector.parts.remove(call)
     device = None if device is None else str(device)
-    plan = Plan(_about(function, path.name, ranks, nodes), arguments, _group(device, backend, init_group), device)
+    group = _group(device, backend, time_limit) if init_group else ""
+    plan = Plan(_about(function, path.name, ranks, nodes), arguments, group, device)
     files = {path: script(collector, call, plan)}
     for kind in beside:
         suffix, text = beside_text(kind, path.name, files[path], ranks=ranks, nodes=nodes, device=device)
@@ -84,13 +87,13 @@ def export(
     return path
 
 
-def _group(device: str | None, backend: str | None, init_group: bool) -> str:
-    if not init_group:
-        return ""
-    if device == "cpu" or backend == "gloo":
-        return f'dist.init_process_group("{backend or "gloo"}")'
-    where = "device_id=device" if device else "device_id=None if device.index is None else device"
-    return f'dist.init_process_group("{backend}", {where})' if backend else f"dist.init_process_group({where})"
+def _group(device: str | None, backend: str | None, time_limit: float | None) -> str:
+    backend = "gloo" if device == "cpu" and backend is None else backend
+    options = [f'"{backend}"'] if backend else []
+    if backend != "gloo" and device != "cpu":
+        options += ["device_id=device" if device else "device_id=None if device.index is None else device"]
+    options += [f"timeout=timedelta(seconds={time_limit:g})"] if time_limit else []
+    return f"dist.init_process_group({', '.join(options)})"
 
 
 def _about(function: Callable, name: str, ranks: int, nodes: int) -> str:
@@ -98,13 +101,15 @@ def _about(function: Callable, name: str, ranks: int, nodes: int) -> str:
     each = ranks // nodes
     several = f"--nnodes {max(nodes, 2)} --nproc-per-node {each} --rdzv-backend c10d --rdzv-endpoint HOST:29400"
     lines = [
-        (said.rstrip(".") or f"{function.__name__}()") + f". {MARK}.",
+        said or f"{function.__name__}, on any number of ranks.",
+        "",
+        f"{MARK}; it runs as",
         "",
         f"    python {name}",
         f"    torchrun --standalone --nproc-per-node {each} {name}",
-        f"    torchrun {several} {name}    # on every host",
+        f"    torchrun {several} {name}",
         "",
-        "Each rank writes its metrics to runs/rank0.jsonl and so on, a JSON line a step; rank 0 prints them, too.",
+        "the last one on every host. Each rank writes what it reports to runs/rank0.jsonl and so on.",
         "",
     ]
     return "\n".join(lines)

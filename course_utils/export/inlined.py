@@ -53,3 +53,22 @@ def stateful(value: Any) -> str | None:
     except LaunchError:
         return f"a {type(value).__name__}, which cannot leave this process"
     return None
+
+
+def public_name(value: Any) -> tuple[str, str] | None:
+    """(module, name) that an installed class or function is imported by: the shortest module that has it."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if (
+        not isinstance(module, str)
+        or not isinstance(name, str)
+        or module == "__main__"
+        or ours(value)
+        or inlined(module)
+    ):
+        return None
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        shorter = ".".join(parts[:end])
+        if getattr(sys.modules.get(shorter), name, None) is value:
+            return shorter, name
+    return None

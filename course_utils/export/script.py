@@ -16,6 +16,7 @@ from .literal import WIDTH
 from .templates import ALONE, MAIN, PICK, REPORT, SPAN
 
 MARK = "Exported from a notebook"
+RESERVED = ("main", "args", "device", "result", "arguments", "metrics_file", "ALONE", "RUNS", "STEPS")
 TALL = ("def ", "class ", "@", "if ")  # begins a block that stands between two empty lines
 
 
@@ -48,8 +49,11 @@ def _own(collector: Collector, plan: Plan, result: bool) -> list[str]:
     imports += [("argparse", None, "argparse")] if plan.arguments else []
     if plan.group:
         imports += [("torch.distributed", None, "dist")]
+        imports += [("datetime", "timedelta", "timedelta")] if "timedelta" in plan.group else []
         imports += [("torch.distributed.elastic.multiprocessing.errors", "record", "record")]
-    if (plan.group and plan.device != "cpu") or "pick" in collector.helpers:
+    if plan.group and plan.device != "cpu":
+        collector.helper("pick")
+    if "pick" in collector.helpers:
         imports += [("torch", None, "torch")]
         own += [PICK.get(plan.device, PICK["other"]).replace("KIND", str(plan.device))]
     if "report" in collector.helpers:
@@ -58,7 +62,7 @@ def _own(collector: Collector, plan: Plan, result: bool) -> list[str]:
         imports += [("functools", "cache", "cache"), ("pathlib", "Path", "Path"), ("typing", "TextIO", "TextIO")]
         own += [REPORT["counted" if counted else "given"]]
     if "span" in collector.helpers:
-        imports += [("torch.profiler", "record_function", "record_function")]
+        imports += [("torch.profiler", "record_function", "record_function"), ("typing", "Self", "Self")]
         own += [SPAN]
     for one in _calls(collector, "pick"):
         if one.args or one.keywords:
@@ -82,7 +86,7 @@ def _calls(collector: Collector, helper: str) -> Iterable[ast.Call]:
 
 def _name_all(collector: Collector, call: Part) -> None:
     """Give each part names of its own in the script, none of which a local variable of its users hides."""
-    taken: dict[str, Part] = {"main": call, "args": call, "device": call, "result": call, "ALONE": call, "RUNS": call}
+    taken: dict[str, Part] = dict.fromkeys(RESERVED, call)
     helpers = [*collector.helpers.values()]
     parts = [*helpers, *collector.imports.values(), *collector.parts]
     home = call.home
@@ -94,7 +98,7 @@ def _name_all(collector: Collector, call: Part) -> None:
         for name in part.names:
             prefix = part.home.rpartition(".")[2].strip("_")
             second = f"{prefix}_{name.strip('_')}"
-            for choice in [name] if part.import_of else [name, second, f"{second}_"]:
+            for choice in [name] if part.import_of or part in helpers else [name, second, f"{second}_"]:
                 hidden = [u for node, u in users.get((part, name), []) if _differs(node, choice) and choice in u.locals]
                 if not hidden and taken.setdefault(choice, part) is part:
                     part.names[name] = choice
@@ -160,7 +164,7 @@ def _wrapped(call: str) -> str:
     inside += [f"{k.arg}={ast.get_source_segment(call, k.value)}" for k in node.keywords]
     head, one_line = ast.get_source_segment(call, node.func), ", ".join(inside)
     rows = [one_line] if len(one_line) <= WIDTH - 8 else [f"{each}," for each in inside]
-    return f"{result}{head}(\n" + "".join(f"    {row}\n" for row in rows) + ")"
+    return f"{result}{head}(\n" + textwrap.indent("\n".join(rows), "    ") + "\n)"
 
 
 def _imports(found: Iterable[tuple[str, str | None, str]], future: bool) -> str:
@@ -192,10 +196,11 @@ def _member(name: str) -> tuple[int, str]:
 
 
 def _spaced(blocks: list[str]) -> str:
-    """Two empty lines around functions and classes, one after the imports, none between constants."""
+    """Two empty lines around functions and classes, one after the imports, none between short constants."""
     text = f"{blocks[0]}\n\n{blocks[1]}\n\n"
     for before, block in pairwise(["", *blocks[2:]]):
         first = next(line for line in block.splitlines() if not line.startswith("#"))
         apart = first.startswith(TALL) or any(line.startswith(TALL) for line in before.splitlines())
-        text += ("\n\n\n" if apart else "\n" if before else "") + block
+        loose = "\n" in before or "\n" in block
+        text += ("\n\n\n" if apart else "" if not before else "\n\n" if loose else "\n") + block
     return text + "\n"

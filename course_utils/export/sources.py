@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-Scope = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+NAMELESS = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +118,8 @@ def bound(node: ast.AST) -> set[str]:
     """The names that a statement binds in its own scope."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-    if isinstance(node, Scope):
-        return {getattr(node, "name", "")}
+    if isinstance(node, NAMED + NAMELESS):
+        return {node.name} if isinstance(node, NAMED) else set()
     here = {node.id} if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) else set()
     # Imports under `if` and `try` are statements of their own here.
     inner = (child for child in ast.iter_child_nodes(node) if not isinstance(child, (ast.Import, ast.ImportFrom)))

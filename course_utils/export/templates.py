@@ -60,7 +60,7 @@ class span(record_function):
     def __init__(self, name: str, *, lane: str = "compute") -> None:
         super().__init__(name, lane)
 
-    def start(self) -> "span":
+    def start(self) -> Self:
         self.__enter__()
         return self
 

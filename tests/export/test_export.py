@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -95,8 +97,11 @@ CASES = {
         (),
     ),
     "a table": (
-        ["TABLE = {f'row {i}': [i, i / 3, None, float('inf') > i] for i in range(9)}"],
-        "def f():\n    return TABLE",
+        [
+            "SQUARES = [i * i for i in range(3)]\nadd = [lambda x: x + 1][0]",
+            "TABLE = {f'row {i}': [i, i / 3, None, float('inf') > i] for i in range(9)}",
+        ],
+        "def f():\n    return [TABLE, SQUARES, add(1)]",
         (),
     ),
     "made by a call": (
@@ -114,6 +119,16 @@ CASES = {
         ["try:\n    import json as codec\nexcept ImportError:\n    codec = None"],
         "def f():\n    return codec.dumps([1])",
         (),
+    ),
+    "a class that a loop names": (
+        ["import collections", "for kind in [collections.OrderedDict, collections.Counter]:\n    pass"],
+        "def f():\n    return kind(a=2)",
+        (),
+    ),
+    "a long list": (
+        [],
+        "def f(sizes, more):\n    return [sum(sizes), more]",
+        ([2**i for i in range(40)], {"a": [1, None]}),
     ),
     "a type that is only a word": (
         ["from __future__ import annotations", "class Later:\n    n = 3"],
@@ -190,6 +205,18 @@ def test_course_source_comes_along_under_names_of_its_own(tmp_path) -> None:
     assert result(path) == notebook["f"](notebook["numbers"]) == [898, "mine", 682]
 
 
+def test_functions_and_classes_as_arguments(tmp_path) -> None:
+    notebook = Notebook(
+        "from functools import partial\nfrom statistics import median as middle",
+        "def add(a, b):\n    return a + b",
+        "def f(first, second, third, fourth):\n    return [first([3, 1, 2]), second(1), third(1, 2), fourth(a=1)]",
+    )
+    values = notebook["middle"], partial(notebook["add"], b=4), notebook["add"], Counter
+    path = launch.export(notebook["f"], tmp_path / "s.py", *values, init_group=False)
+    clean(path)
+    assert result(path) == [2, 5, 3, {"a": 1}]
+
+
 def test_own_module_beside_the_notebook(tmp_path, monkeypatch) -> None:
     (tmp_path / "beside_it.py").write_text("import math\nN = 4\n\n\ndef root():\n    return math.sqrt(N)\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -217,6 +244,11 @@ REFUSED = {
     "the shell": ("", "get_ipython()", r"get_ipython.*is of type function, made by no statement"),
     "of IPython": ("from IPython.display import display", "display(1)", r"display.*only a notebook has"),
     "without a statement": ("exec('act = lambda x: x')", "act(1)", r"act.*by no statement of a cell"),
+    "for a TPU": (
+        "try:\n    import torch_xla\nexcept ImportError:\n    torch_xla = 1",
+        "torch_xla.sync()",
+        "torch_xla",
+    ),
     "not there": ("", "helper()", r"helper.*not defined in any cell.*run the cell"),
     "named again": ("def g():\n    return 1\n\ng = [g]", "g[0]()", r"g .*had its name before"),
     "of a loop": ("for step in [object()]:\n    pass", "print(step)", r"step.*line 1, which is no plain name = "),
