@@ -89,11 +89,13 @@ def export(
 
 def _group(device: str | None, backend: str | None, time_limit: float | None) -> str:
     backend = "gloo" if device == "cpu" and backend is None else backend
-    options = [f'"{backend}"'] if backend else []
+    # Without a backend torch takes that of the accelerator it finds, also for ranks on the CPU.
+    first = "" if backend else "backend = dist.get_default_backend_for_device(device)\n"
+    options = [f'"{backend}"' if backend else "backend"]
     if backend != "gloo" and device != "cpu":
-        options += ["device_id=device" if device else "device_id=None if device.index is None else device"]
+        options += ["device_id=device" if device else 'device_id=None if device.type == "cpu" else device']
     options += [f"timeout=timedelta(seconds={time_limit:g})"] if time_limit else []
-    return f"dist.init_process_group({', '.join(options)})"
+    return f"{first}dist.init_process_group({', '.join(options)})"
 
 
 def _about(function: Callable, name: str, ranks: int, nodes: int) -> str:

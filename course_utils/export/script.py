@@ -16,7 +16,7 @@ from .literal import WIDTH
 from .templates import ALONE, MAIN, PICK, REPORT, SPAN
 
 MARK = "Exported from a notebook"
-RESERVED = ("main", "args", "device", "result", "arguments", "metrics_file", "ALONE", "RUNS", "STEPS")
+RESERVED = ("main", "args", "device", "backend", "result", "arguments", "metrics_file", "ALONE", "RUNS", "STEPS")
 TALL = ("def ", "class ", "@", "if ")  # begins a block that stands between two empty lines
 
 
@@ -26,7 +26,7 @@ class Plan:
 
     about: str  # its docstring
     arguments: list[Argument]  # what the command line can change
-    group: str  # the line that joins the other ranks; "" where the function does so itself
+    group: str  # the lines that join the other ranks; "" where the function does so itself
     device: str | None  # the kind of device; None: the accelerators where each rank has one
 
 
@@ -135,7 +135,7 @@ def _main(call: Part, plan: Plan, result: bool) -> str:
         if plan.device != "cpu":
             lines += ["device = pick()"]
             lines += ['if device.type != "cpu":', "    torch.accelerator.set_device_index(device.index)"]
-        lines += [plan.group]
+        lines += plan.group.splitlines()
     lines += _wrapped(("result = " if result else "") + _text(call)).splitlines()
     if result:
         lines += ['if os.environ["RANK"] == "0":', '    print(json.dumps({"result": result}, default=str))']
