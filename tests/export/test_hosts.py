@@ -170,7 +170,7 @@ def test_a_host_disappears(hosts, tmp_path, monkeypatch, record_property) -> Non
     pause, before = max((b["time"] - a["time"], a["step"]) for a, b in pairwise(records))
     record_property("seconds from the last step on 4 ranks to the next on 2", pause)
     print(f"{pause:.1f} s from the last step on 4 ranks, {before}, to the next on 2")
-    assert 5 <= before < steps - 1, "it was lost in the middle"
+    assert 4 <= before < steps - 1, "it was lost in the middle"
     assert max(one["step"] for one in metrics(tmp_path, 3)) <= before + 1, "the other host did no more"
     repeated = len(records) - steps
     assert 0 <= repeated <= 1, "nothing is lost but the steps since the checkpoint, of which there is one a step"
