@@ -80,7 +80,7 @@ class Hosts:
                 agent.send_signal(signal.SIGTERM)
         for agent in self.agents:
             try:
-                agent.wait(15)
+                agent.wait(5)
             except subprocess.TimeoutExpired:
                 agent.kill()
         for name in self.names:
@@ -160,7 +160,8 @@ def test_a_host_disappears(hosts, tmp_path, monkeypatch, record_property) -> Non
         conf = f"--rdzv-conf=is_host={2 - host},last_call_timeout=2"  # seconds to wait for more hosts than the fewest
         said = hosts.torchrun(host, script, "--max-restarts=5", conf, nodes="1:2")
     end = time.monotonic() + 120
-    while not (tmp_path / "runs/rank3.jsonl").exists() or len(metrics(tmp_path, 0)) < 5:
+    files = [tmp_path / f"runs/rank{rank}.jsonl" for rank in (0, 3)]
+    while not all(file.exists() for file in files) or len(metrics(tmp_path, 0)) < 5:
         assert time.monotonic() < end, said.read_text()
         time.sleep(0.1)
     hosts.cable("down")
