@@ -15,7 +15,8 @@ def main() -> None:
     if torch.accelerator.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         torch.accelerator.set_device_index(local)
         device = torch.device(torch.accelerator.current_accelerator().type, local)
-    dist.init_process_group(device_id=None if device.type == "cpu" else device)
+    backend = dist.get_default_backend_for_device(device)
+    dist.init_process_group(backend, device_id=None if device.type == "cpu" else device)
     x, y = map(torch.from_numpy, load_digits(return_X_y=True))
     dataset = TensorDataset(x.float() / 16, y)
     loader = DataLoader(dataset, 64, sampler=(sampler := DistributedSampler(dataset)))

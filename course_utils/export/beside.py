@@ -1,0 +1,65 @@
+"""What a cluster asks for beside the script: a batch file for Slurm, a job for Kubernetes."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import PurePath
+
+# https://slurm.schedmd.com/sbatch.html; https://docs.pytorch.org/docs/stable/elastic/run.html
+SLURM = """\
+#!/bin/bash
+# Exported from a notebook: sbatch @FILE@, from a folder that all nodes share.
+#SBATCH --job-name=@NAME@
+#SBATCH --nodes=@NODES@
+#SBATCH --ntasks-per-node=1
+@GPUS@#SBATCH --time=01:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+srun torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node @EACH@ --max-restarts 3 \\
+    --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$head:29400" @SCRIPT@ "$@"
+"""
+
+# https://www.kubeflow.org/docs/components/trainer/; torch's plugin there tells torchrun nodes and addresses.
+KUBERNETES = """\
+# Exported from a notebook: kubectl create -f @FILE@, on a cluster with Kubeflow Trainer 2. The image needs what the
+# script imports; a checkpoint needs a volume.
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata:
+  generateName: @NAME@-
+spec:
+  runtimeRef:
+    name: torch-distributed
+  trainer:
+    image: pytorch/pytorch
+    numNodes: @NODES@
+    numProcPerNode: @EACH@
+@GPUS@    command:
+      - bash
+      - -c
+      - |
+        cat > @SCRIPT@ <<'END_OF_SCRIPT'
+@TEXT@
+        END_OF_SCRIPT
+        torchrun @SCRIPT@
+"""
+
+BESIDE = {"slurm": (".sbatch", SLURM), "kubernetes": (".yaml", KUBERNETES)}
+
+
+def beside_text(kind: str, script: str, text: str, *, ranks: int, nodes: int, device: str | None) -> tuple[str, str]:
+    """(suffix, text) of the file of this kind for a script of this name and text."""
+    suffix, template = BESIDE[kind]
+    each = ranks // nodes
+    gpus = ""
+    if device != "cpu" and kind == "slurm":
+        gpus = f"#SBATCH --gpus-per-node={each}\n"
+    elif device != "cpu":
+        gpus = f"    resourcesPerNode:\n      limits:\n        nvidia.com/gpu: {each}\n"
+    name = PurePath(script).stem.replace("_", "-").lower()
+    values = {"FILE": PurePath(script).with_suffix(suffix).name, "NODES": str(nodes), "EACH": str(each)}
+    for key, value in {**values, "GPUS": gpus, "NAME": name, "SCRIPT": script}.items():
+        template = template.replace(f"@{key}@", value)
+    return suffix, template.replace("@TEXT@\n", textwrap.indent(text, " " * 8))
