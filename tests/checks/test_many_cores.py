@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("torch_xla")
@@ -106,6 +108,11 @@ def smaller(dataset, world, core):
     return DataLoader(Subset(dataset, range(core, len(dataset), world)), 4)
 
 
+def named(value: object) -> str:
+    """The name of a case, the same in every process."""
+    return re.sub(r"<function (\S+) at 0x\w+>", r"\1", str(value))
+
+
 @pytest.mark.parametrize(
     "style",
     [
@@ -113,7 +120,7 @@ def smaller(dataset, world, core):
         {"step": with_a_barrier, "loader": False}, {"sampler": strided}, {"sampler": once_read},
         {"back": lambda model: model.cpu()},
     ],
-    ids=str,
+    ids=named,
 )  # fmt: skip
 def test_right_in_other_styles(style):
     verdict = check.train_replica(replica(**style))
@@ -136,7 +143,7 @@ def test_right_in_other_styles(style):
         ({"back": lambda model: model.state_dict()}, "what train_replica(dataset, epochs) returns"),
         ({"back": lambda model: list(model.parameters())}, "what train_replica(dataset, epochs) returns"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_wrong(faults, words):
     verdict = check.train_replica(replica(**faults))
@@ -226,4 +233,3 @@ def test_four_cores(monkeypatch):
     monkeypatch.setattr(many_cores, "DEVICES", 4)
     for name in ("train_replica", "shard_batch", "shard_mlp"):
         assert getattr(check, name)(getattr(check, name).published)
-
