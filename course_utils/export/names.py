@@ -6,6 +6,7 @@ import ast
 import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..ground.errors import CourseError
 from .sources import bound
@@ -24,7 +25,7 @@ class Names:
     def bound(self) -> set[str]:
         return set().union(*map(bound, self.tree.body))
 
-    @property
+    @cached_property  # asked for at every name
     def parents(self) -> dict[ast.AST, ast.AST]:
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
