@@ -11,11 +11,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 
-from ..ground.errors import CourseError
+from ..ground.errors import CourseError, RankError
 from ..machine.devices import pick
 from ..ranks.traffic import Traffic
 from .exercise import exercise, wrong
 from .on_ranks import everywhere, home, on_ranks, same
+from .words import in_words
 
 SECONDS = 12.0  # a deadlock ends here, in words
 WIDTH = 64
@@ -155,9 +156,9 @@ def _to_experts(answer: Callable[..., Any]) -> str:
 def _found(answer: Callable[..., Any], cases: dict[str, list[Tensor]], ranks: int) -> list[dict[str, Any]]:
     try:
         return on_ranks(_run, answer, cases, ranks=ranks, seconds=SECONDS)
-    except CourseError as error:  # the all-reduce with no line is the one in _run
+    except RankError as error:  # the all-reduce with no line is the one in _run
         text = re.sub(r"(ranks? [\d, ]+) waits? in all_reduce here: \(no line known\)",
-                      r"\1 had returned: a collective needs every rank.", str(error))  # fmt: skip
+                      r"\1 had returned: a collective needs every rank.", in_words(error))  # fmt: skip
         raise CourseError(text) from None
 
 

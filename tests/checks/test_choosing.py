@@ -10,6 +10,7 @@ import torch
 
 from course_utils import check
 from course_utils.theory import cost
+from tests.checks.judging import judge, solved
 
 
 @pytest.mark.parametrize("name", ["groups", "within_budget"])
@@ -61,8 +62,7 @@ def by_product(rank, dp, tp, pp):
 
 @pytest.mark.parametrize("answer", [by_numpy, by_torch, by_search, by_steps, by_product], ids=lambda f: f.__name__)
 def test_groups_right(answer):
-    verdict = check.groups(answer)
-    assert verdict, str(verdict)
+    solved("groups", answer)
 
 
 def data_innermost(rank, dp, tp, pp):
@@ -147,8 +147,7 @@ def by_own_list(model, cluster, devices, batch, most_sent):
 @pytest.mark.parametrize("answer", [by_comprehension, by_minimum, by_sorting, by_numpy_budget, by_own_list],
                          ids=lambda f: f.__name__)  # fmt: skip
 def test_within_budget_right(answer):
-    verdict = check.within_budget(answer)
-    assert verdict, str(verdict)
+    solved("within_budget", answer)
 
 
 def first_that(keeps):
@@ -202,9 +201,7 @@ def test_within_budget_wrong(answer, why, expected, got):
     def within_budget(model, cluster, devices, batch, most_sent):
         return answer(model, cluster, devices, batch, most_sent)
 
-    verdict = check.within_budget(within_budget)
-    assert verdict.state == "wrong"
-    assert why in verdict.text, str(verdict)
+    verdict = judge("within_budget", within_budget, why)
     assert expected in verdict.expected
     assert got in verdict.got
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from course_utils import check
 from course_utils.checks import ddp as module
-from tests.checks.judging import judge
+from tests.checks.judging import judge, solved
 
 
 @pytest.fixture
@@ -45,8 +45,7 @@ def as_a_tuple(samples, ranks, rank):
 
 @pytest.mark.parametrize("answer", [module.rank_share, filled_up, with_numpy, as_an_array, as_tensors, as_a_tuple])
 def test_rank_share_right(answer):
-    verdict = check.rank_share(answer)
-    assert verdict, str(verdict)
+    solved("rank_share", answer)
 
 
 def blocks(samples, ranks, rank):
@@ -138,8 +137,7 @@ EQUAL = [module.replicas_equal, against_rank_0, least_and_most, with_objects, wi
 
 @pytest.mark.parametrize("answer", EQUAL)
 def test_replicas_equal_right(answer):
-    verdict = check.replicas_equal(answer)
-    assert verdict, str(verdict)
+    solved("replicas_equal", answer)
 
 
 def compared(statistic):
@@ -309,8 +307,7 @@ HANDS = [hooked(send=divided_first), hooked(send=new_gradients), at_the_end_of_b
 
 @pytest.mark.parametrize("answer", [module.hand_ddp, *HANDS])
 def test_hand_ddp_right(answer):
-    verdict = check.hand_ddp(answer)
-    assert verdict, str(verdict)
+    solved("hand_ddp", answer)
 
 
 def average(parameter):

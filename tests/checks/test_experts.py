@@ -6,11 +6,11 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
 
 from course_utils import check
+from tests.checks.judging import judge, solved
 
 
 def test_solution():
-    verdict = check.to_experts(check.to_experts.published)
-    assert verdict, str(verdict)
+    solved("to_experts", check.to_experts.published)
 
 
 def exchanged(counts):
@@ -95,8 +95,7 @@ RIGHT = [choice_by_choice, index_add, by_lists, own_function, counts_gathered]
 
 @pytest.mark.parametrize("answer", RIGHT)
 def test_right_in_other_ways(answer):
-    verdict = check.to_experts(answer)
-    assert verdict, str(verdict)
+    solved("to_experts", answer)
 
 
 def general(x, chosen, weights, expert, *, undo=True, weigh=True, differentiable=True, cut=False):
@@ -217,10 +216,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("answer", "words"), WRONG, ids=lambda value: getattr(value, "__name__", ""))
 def test_wrong(answer, words):
-    verdict = check.to_experts(answer)
-    assert verdict.state == "wrong"
-    assert words in verdict.text, str(verdict)
-    assert "course_utils" not in str(verdict)
+    judge("to_experts", answer, words)
 
 
 def test_a_stub_is_not_yet():

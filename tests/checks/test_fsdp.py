@@ -8,6 +8,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from course_utils import check, pick
+from tests.checks.judging import judge, solved
 
 
 def shard(model, mesh, groups, root=None, **options):
@@ -47,8 +48,7 @@ def by_its_own_mesh(model, mesh):
     "answer", [pairs_that_reshard, root_that_reshards, from_the_end, ends_with_the_blocks, by_its_own_mesh]
 )
 def test_choose_units_right(answer):
-    verdict = check.choose_units(answer)
-    assert verdict, str(verdict)
+    solved("choose_units", answer)
 
 
 def test_choose_units_solution():
@@ -131,9 +131,7 @@ def one_rank_fewer(model, mesh):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_choose_units_wrong(answer, words):
-    verdict = check.choose_units(answer)
-    assert verdict.state == "wrong", str(verdict)
-    assert words in verdict.text
+    judge("choose_units", answer, words)
 
 
 def test_choose_units_that_differ_between_ranks(monkeypatch):
@@ -202,13 +200,11 @@ def layer_by_layer(make, draw, mesh):
 
 @pytest.mark.parametrize("answer", [scattered_by_rank_0, own_rows, rows_counted, assigned])
 def test_start_sharded_right(answer):
-    verdict = check.start_sharded(answer)
-    assert verdict, str(verdict)
+    solved("start_sharded", answer)
 
 
 def test_start_sharded_solution():
-    verdict = check.start_sharded(check.start_sharded.published)
-    assert verdict, str(verdict)
+    solved("start_sharded", check.start_sharded.published)
 
 
 def fill(model, draw, mesh):
@@ -324,9 +320,7 @@ def returns_nothing(make, draw, mesh):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_start_sharded_wrong(answer, words):
-    verdict = check.start_sharded(answer)
-    assert verdict.state == "wrong", str(verdict)
-    assert words in verdict.text
+    judge("start_sharded", answer, words)
 
 
 def test_start_sharded_that_returns_nothing():

@@ -7,6 +7,7 @@ import pytest
 
 from course_utils import check
 from course_utils.theory import schedules
+from tests.checks.judging import judge, solved
 
 
 def test_write_1f1b_solution():
@@ -56,9 +57,7 @@ def the_same_on_every_rank_but_the_last(rank, ranks, micro_batches):
     ],
 )
 def test_write_1f1b_wrong(answer, says):
-    verdict = check.write_1f1b(answer)
-    assert verdict.state == "wrong"
-    assert says in verdict.text
+    judge("write_1f1b", answer, says)
 
 
 def test_write_1f1b_that_waits_for_ever():
@@ -113,13 +112,11 @@ def test_write_1f1b_in_other_ways(answer):
     def write_1f1b(rank, ranks, micro_batches):
         return answer(rank, ranks, micro_batches)
 
-    verdict = check.write_1f1b(write_1f1b)
-    assert verdict, str(verdict)
+    solved("write_1f1b", write_1f1b)
 
 
 def test_write_zero_bubble_solution():
-    verdict = check.write_zero_bubble(check.write_zero_bubble.published)
-    assert verdict, str(verdict)
+    solved("write_zero_bubble", check.write_zero_bubble.published)
 
 
 def by_what_is_held(rank, ranks, micro_batches):  # W only when there is no room for another F
@@ -161,8 +158,7 @@ def test_write_zero_bubble_in_other_ways(answer):
     def write_zero_bubble(rank, ranks, micro_batches):
         return answer(rank, ranks, micro_batches)
 
-    verdict = check.write_zero_bubble(write_zero_bubble)
-    assert verdict, str(verdict)
+    solved("write_zero_bubble", write_zero_bubble)
 
 
 def at_once(rank, ranks, micro_batches):  # every W right after its B
@@ -215,9 +211,7 @@ def test_write_zero_bubble_wrong(answer, says):
     def write_zero_bubble(rank, ranks, micro_batches):
         return answer(rank, ranks, micro_batches)
 
-    verdict = check.write_zero_bubble(write_zero_bubble)
-    assert verdict.state == "wrong"
-    assert says in verdict.text
+    judge("write_zero_bubble", write_zero_bubble, says)
 
 
 def test_write_zero_bubble_empty():

@@ -7,9 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils import check
 from course_utils.checks import ranks as module
-from tests.checks.judging import judge
+from tests.checks.judging import judge, solved
 
 
 def where():
@@ -70,8 +69,7 @@ def from_anybody(tensor, src):
 
 @pytest.mark.parametrize("answer", [module.broadcast_by_hand, tree, chain, all_at_once, in_a_batch, from_anybody])
 def test_broadcast_right(answer):
-    verdict = check.broadcast_by_hand(answer)
-    assert verdict, str(verdict)
+    solved("broadcast_by_hand", answer)
 
 
 def ready_made(tensor, src):
@@ -185,8 +183,7 @@ def in_float64(losses):
 
 @pytest.mark.parametrize("answer", [module.mean_over_ranks, two_calls, with_objects, padded, in_float64])
 def test_mean_right(answer):
-    verdict = check.mean_over_ranks(answer)
-    assert verdict, str(verdict)
+    solved("mean_over_ranks", answer)
 
 
 def mean_of_means(losses):
@@ -305,8 +302,7 @@ RINGS = [ring(started_first), ring(both_started), ring(rank_0_sends_first), ring
 
 @pytest.mark.parametrize("answer", [module.ring_all_reduce, *RINGS])
 def test_ring_right(answer):
-    verdict = check.ring_all_reduce(answer)
-    assert verdict, str(verdict)
+    solved("ring_all_reduce", answer)
 
 
 def only_half(tensor):

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from course_utils import check
+from tests.checks.judging import judge, solved
 
 
 def test_zero_bytes_solution():
@@ -67,8 +68,7 @@ def exact(parameters, ranks, stage):
 
 @pytest.mark.parametrize("answer", [by_cases, kept_and_cut, exact])
 def test_zero_bytes_written_otherwise(answer):
-    verdict = check.zero_bytes(answer)
-    assert verdict, str(verdict)
+    solved("zero_bytes", answer)
 
 
 @pytest.mark.parametrize("kind", [np.float64, torch.tensor])
@@ -92,9 +92,7 @@ def test_zero_bytes_of_other_kinds(kind):
     ],
 )
 def test_zero_bytes_wrong(answer, what, expected, got):
-    verdict = check.zero_bytes(answer)
-    assert verdict.state == "wrong"
-    assert what in verdict.text
+    verdict = judge("zero_bytes", answer, what)
     assert (verdict.expected, verdict.got) == (expected, got)
 
 
@@ -182,8 +180,7 @@ def from_the_last_rank(sizes, ranks):
 
 @pytest.mark.parametrize("answer", [by_heap, by_torch, best_of_all, from_the_last_rank])
 def test_deal_parameters_written_otherwise(answer):
-    verdict = check.deal_parameters(answer)
-    assert verdict, str(verdict)
+    solved("deal_parameters", answer)
 
 
 def test_deal_parameters_with_numpy():
@@ -202,9 +199,7 @@ def test_deal_parameters_with_numpy():
     ],
 )
 def test_deal_parameters_wrong(answer, what, got):
-    verdict = check.deal_parameters(answer)
-    assert verdict.state == "wrong"
-    assert what in verdict.text
+    verdict = judge("deal_parameters", answer, what)
     assert verdict.got == got
     assert verdict.expected
 
@@ -220,8 +215,7 @@ def test_deal_parameters_that_raises():
 
 
 def test_shard_optimizer_solution():
-    verdict = check.shard_optimizer(check.shard_optimizer.published)
-    assert verdict, str(verdict)
+    solved("shard_optimizer", check.shard_optimizer.published)
 
 
 def trained_of(parameters):
@@ -301,8 +295,7 @@ def sent_when_ready(parameters, make):
 
 @pytest.mark.parametrize("answer", [all_reduced, an_optimizer_each, Stepper, sent_when_ready])
 def test_shard_optimizer_written_otherwise(answer):
-    verdict = check.shard_optimizer(answer)
-    assert verdict, str(verdict)
+    solved("shard_optimizer", answer)
 
 
 def not_sharded(parameters, make):
@@ -417,9 +410,7 @@ def empty_on_a_rank(parameters, make):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_shard_optimizer_wrong(answer, words):
-    verdict = check.shard_optimizer(answer)
-    assert verdict.state == "wrong"
-    assert words in str(verdict)
+    judge("shard_optimizer", answer, words)
 
 
 def test_shard_optimizer_says_how_much_is_kept():
