@@ -8,17 +8,19 @@ from pathlib import PurePath
 # https://slurm.schedmd.com/sbatch.html; https://docs.pytorch.org/docs/stable/elastic/run.html
 SLURM = """\
 #!/bin/bash
-# Exported from a notebook: sbatch @FILE@, from a folder that all nodes share.
+# Exported from a notebook: sbatch @FILE@, from a folder that all nodes share, with torchrun on the PATH.
 #SBATCH --job-name=@NAME@
 #SBATCH --nodes=@NODES@
 #SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=@CPUS@
 @GPUS@#SBATCH --time=01:00:00
 #SBATCH --requeue
 #SBATCH --open-mode=append
 
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-srun torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node @EACH@ --max-restarts 3 \\
-    --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$head:29400" @SCRIPT@ "$@"
+port=$((20000 + SLURM_JOB_ID % 10000))  # another job on that node meets at another one
+srun --cpus-per-task "$SLURM_CPUS_PER_TASK" torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node @EACH@ \\
+    --max-restarts 3 --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$head:$port" @SCRIPT@ "$@"
 """
 
 # https://www.kubeflow.org/docs/components/trainer/; torch's plugin there tells torchrun nodes and addresses.
@@ -60,6 +62,7 @@ def beside_text(kind: str, script: str, text: str, *, ranks: int, nodes: int, de
         gpus = f"    resourcesPerNode:\n      limits:\n        nvidia.com/gpu: {each}\n"
     name = PurePath(script).stem.replace("_", "-").lower()
     values = {"FILE": PurePath(script).with_suffix(suffix).name, "NODES": str(nodes), "EACH": str(each)}
-    for key, value in {**values, "GPUS": gpus, "NAME": name, "SCRIPT": script}.items():
+    cpus = str(each if device == "cpu" else 4 * each)  # with GPUs: some for the workers of a DataLoader
+    for key, value in {**values, "CPUS": cpus, "GPUS": gpus, "NAME": name, "SCRIPT": script}.items():
         template = template.replace(f"@{key}@", value)
     return suffix, template.replace("@TEXT@\n", textwrap.indent(text, " " * 8))

@@ -1,14 +1,7 @@
-"""Two hosts: network namespaces of this machine, joined by a cable that can be pulled.
-
-Each host runs one agent of `torchrun` with two ranks of an exported script.
-"""
+"""An exported script on two hosts: each runs one agent of `torchrun` with two ranks; a host may go."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
 import sys
 import time
 from itertools import pairwise
@@ -17,77 +10,11 @@ from pathlib import Path
 import pytest
 
 from course_utils import launch
-from tests.export.notebook import Notebook, metrics, outside
-
-
-def run(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run(words, capture_output=True, text=True, check=True)
-
-
-def no_hosts() -> str:
-    """Why this machine cannot have two network namespaces; "" where it can."""
-    if not shutil.which("ip"):
-        return "the command ip is missing (Debian's package iproute2)"
-    name = f"probe{os.getpid()}"
-    try:
-        run("ip", "netns", "add", name)
-        run("ip", "netns", "del", name)
-    except subprocess.CalledProcessError as error:
-        return f"ip netns is not allowed here: {error.stderr.strip()}"
-    return ""
-
+from tests.export.hosts import Hosts, no_hosts
+from tests.export.notebook import Notebook, metrics
+from tests.export.training import IMPORTS, TRAIN
 
 pytestmark = pytest.mark.skipif(bool(reason := no_hosts()), reason=reason or "two hosts")
-
-
-class Hosts:
-    """Two network namespaces, 10.77.0.1 and 10.77.0.2, with nothing but a cable between them."""
-
-    def __init__(self) -> None:
-        self.names = [f"host{i}x{os.getpid()}" for i in (1, 2)]
-        self.cables = [f"veth{i}x{os.getpid()}"[:15] for i in (1, 2)]
-        self.agents: list[subprocess.Popen] = []
-        for name in self.names:
-            run("ip", "netns", "add", name)
-        run("ip", "link", "add", self.cables[0], "type", "veth", "peer", "name", self.cables[1])
-        for i, (name, cable) in enumerate(zip(self.names, self.cables, strict=True), start=1):
-            run("ip", "link", "set", cable, "netns", name)
-            run("ip", "-n", name, "addr", "add", f"10.77.0.{i}/24", "dev", cable)
-            run("ip", "-n", name, "link", "set", cable, "up")
-            run("ip", "-n", name, "link", "set", "lo", "up")
-
-    def cable(self, state: str) -> None:
-        """Plug the second host's cable in ("up") or pull it ("down")."""
-        run("ip", "-n", self.names[1], "link", "set", self.cables[1], state)
-
-    def torchrun(self, host: int, script: Path, *options: str, nodes: str = "2") -> Path:
-        """Start the agent of a host; the file that holds what it prints."""
-        said = script.parent / f"host{host}.{len(self.agents)}.txt"
-        command = ["ip", "netns", "exec", self.names[host - 1], sys.executable, "-m", "torch.distributed.run"]
-        command += ["--nproc-per-node=2", f"--nnodes={nodes}", "--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400"]
-        command += [f"--local-addr=10.77.0.{host}", *options, str(script)]
-        env = outside(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME=self.cables[host - 1])
-        with said.open("w") as out:
-            agent = subprocess.Popen(
-                command, cwd=script.parent, env=env, stdout=out, stderr=out, start_new_session=True
-            )
-        self.agents.append(agent)
-        return said
-
-    def close(self) -> None:
-        for agent in self.agents:  # the agent first: it ends its workers, which have sessions of their own
-            if agent.poll() is None:
-                agent.send_signal(signal.SIGTERM)
-        for agent in self.agents:
-            try:
-                agent.wait(5)
-            except subprocess.TimeoutExpired:
-                agent.kill()
-        for name in self.names:
-            left = run("ip", "netns", "pids", name).stdout.split()
-            for pid in left:
-                os.kill(int(pid), signal.SIGKILL)
-            run("ip", "netns", "del", name)
 
 
 @pytest.fixture
@@ -97,53 +24,19 @@ def hosts():
     two.close()
 
 
-TRAIN = """
-def train(steps, pause=0.0):
-    \"\"\"Train a little model, saved after each step; go on where the last save was.\"\"\"
-    torch.manual_seed(0)
-    model = DDP(torch.nn.Linear(8, 1).to(pick()))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    first = 0
-    if SAVED.exists():
-        saved = torch.load(SAVED, map_location=pick())
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        first = saved["step"] + 1
-    for step in range(first, steps):
-        batch = torch.rand(32, 8, generator=torch.Generator().manual_seed(step)).to(pick())
-        x = batch[dist.get_rank() :: dist.get_world_size()]
-        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        dist.all_reduce(loss)
-        report(step, loss=loss.item() / dist.get_world_size())
-        if dist.get_rank() == 0:
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, "new.pt")
-            os.replace("new.pt", SAVED)
-        time.sleep(pause)
-"""
-IMPORTS = """
-import os
-import time
-from itertools import pairwise
-from pathlib import Path
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-from course_utils import pick, report
-
-SAVED = Path("last.pt")
-"""
+def torchrun(hosts: Hosts, host: int, script: Path, *options: str, nodes: str = "2") -> Path:
+    """Start the agent of a host; the file that holds what it prints."""
+    said = script.parent / f"host{host}.txt"
+    words = ["--nproc-per-node=2", f"--nnodes={nodes}", "--rdzv-backend=c10d", "--rdzv-endpoint=host1:29400", *options]
+    hosts.start(host, sys.executable, "-m", "torch.distributed.run", *words, str(script), said=said, OMP_NUM_THREADS="1")
+    return said
 
 
 def test_four_ranks_on_two_hosts(hosts, tmp_path) -> None:
     notebook = Notebook(IMPORTS, TRAIN)
     script = launch.export(notebook["train"], tmp_path / "train.py", 10, ranks=4, nodes=2, device="cpu")
-    said = [hosts.torchrun(host, script, f"--rdzv-conf=is_host={2 - host}") for host in (1, 2)]
-    codes = [agent.wait(120) for agent in hosts.agents]
+    said = [torchrun(hosts, host, script) for host in (1, 2)]
+    codes = [agent.wait(120) for agent in hosts.started]
     assert codes == [0, 0], "".join(file.read_text() for file in said)
     losses = [[one["loss"] for one in metrics(tmp_path, rank)] for rank in range(4)]
     assert len(losses[0]) == 10
@@ -157,15 +50,15 @@ def test_a_host_disappears(hosts, tmp_path, monkeypatch, record_property) -> Non
         notebook["train"], tmp_path / "train.py", steps, 0.3, ranks=4, nodes=2, device="cpu", time_limit=10
     )
     for host in (1, 2):
-        conf = f"--rdzv-conf=is_host={2 - host},last_call_timeout=2"  # seconds to wait for more hosts than the fewest
-        said = hosts.torchrun(host, script, "--max-restarts=5", conf, nodes="1:2")
+        conf = "--rdzv-conf=last_call_timeout=2"  # seconds to wait for more hosts than the fewest
+        said = torchrun(hosts, host, script, "--max-restarts=5", conf, nodes="1:2")
     end = time.monotonic() + 120
     files = [tmp_path / f"runs/rank{rank}.jsonl" for rank in (0, 3)]
     while not all(file.exists() for file in files) or len(metrics(tmp_path, 0)) < 5:
         assert time.monotonic() < end, said.read_text()
         time.sleep(0.1)
     hosts.cable("down")
-    assert hosts.agents[0].wait(120) == 0, (tmp_path / "host1.0.txt").read_text()
+    assert hosts.started[0].wait(120) == 0, (tmp_path / "host1.txt").read_text()
 
     records = metrics(tmp_path, 0)
     pause, before = max((b["time"] - a["time"], a["step"]) for a, b in pairwise(records))

@@ -1,0 +1,88 @@
+"""Two hosts: network namespaces of this machine, each with a name of its own, joined by a cable that can be pulled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from tests.export.notebook import outside
+
+
+def run(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run(words, capture_output=True, text=True, check=True)
+
+
+def no_hosts() -> str:
+    """Why this machine cannot have two network namespaces; "" where it can."""
+    if not shutil.which("ip"):
+        return "the command ip is missing (Debian's package iproute2)"
+    name = f"probe{os.getpid()}"
+    try:
+        run("ip", "netns", "add", name)
+        run("ip", "netns", "del", name)
+    except subprocess.CalledProcessError as error:
+        return f"ip netns is not allowed here: {error.stderr.strip()}"
+    return ""
+
+
+class Hosts:
+    """host1 and host2, at 10.77.0.1 and 10.77.0.2, with nothing but a cable between them."""
+
+    def __init__(self) -> None:
+        self.names = [f"host{i}x{os.getpid()}" for i in (1, 2)]
+        self.cables = [f"veth{i}x{os.getpid()}"[:15] for i in (1, 2)]
+        self.started: list[subprocess.Popen] = []
+        with tempfile.NamedTemporaryFile("w", prefix="hosts", delete=False) as file:
+            file.write("127.0.0.1 localhost\n10.77.0.1 host1\n10.77.0.2 host2\n")
+        self.known = Path(file.name)  # /etc/hosts of both
+        for name in self.names:
+            run("ip", "netns", "add", name)
+        run("ip", "link", "add", self.cables[0], "type", "veth", "peer", "name", self.cables[1])
+        for i, (name, cable) in enumerate(zip(self.names, self.cables, strict=True), start=1):
+            run("ip", "link", "set", cable, "netns", name)
+            run("ip", "-n", name, "addr", "add", f"10.77.0.{i}/24", "dev", cable)
+            run("ip", "-n", name, "link", "set", cable, "up")
+            run("ip", "-n", name, "link", "set", "lo", "up")
+
+    def cable(self, state: str) -> None:
+        """Plug the second host's cable in ("up") or pull it ("down")."""
+        run("ip", "-n", self.names[1], "link", "set", self.cables[1], state)
+
+    def command(self, host: int, *words: str) -> list[str]:
+        """These words as a command of this host."""
+        inside = f'hostname host{host} && mount --bind {self.known} /etc/hosts && exec "$@"'
+        own = ["unshare", "--uts", "--mount", "--propagation", "private", "bash", "-c", inside, "bash"]
+        return ["ip", "netns", "exec", self.names[host - 1], *own, *words]
+
+    def start(self, host: int, *words: str, said: Path, **more: str) -> subprocess.Popen:
+        """Start a process on a host, in the folder of the file that gets what it prints."""
+        with said.open("w") as out:
+            process = subprocess.Popen(
+                self.command(host, *words), cwd=said.parent, env=outside(**more), stdout=out, stderr=out,
+                start_new_session=True,
+            )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self.started:  # torchrun first: it ends its workers, which have sessions of their own
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 5
+        for process in self.started:
+            try:
+                process.wait(max(end - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for name in self.names:
+            left = run("ip", "netns", "pids", name).stdout.split()
+            for pid in left:
+                os.kill(int(pid), signal.SIGKILL)
+            run("ip", "netns", "del", name)
+        self.known.unlink()

@@ -1,0 +1,112 @@
+"""A real Slurm of two nodes for tests, in a folder of its own: nothing of it is left when it is closed."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.export.hosts import Hosts, no_hosts
+from tests.export.notebook import outside
+
+# cred_expire: a job that is requeued waits for that long.
+CONF = """\
+ClusterName=two
+SlurmctldHost=host1(10.77.0.1)
+SlurmUser=USER
+SlurmdUser=USER
+AuthType=auth/munge
+AuthInfo=socket=FOLDER/munge.socket,cred_expire=5
+StateSaveLocation=FOLDER/state
+SlurmdSpoolDir=FOLDER/spool.%n
+SlurmctldPidFile=FOLDER/slurmctld.pid
+SlurmdPidFile=FOLDER/slurmd.%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SchedulerParameters=sched_interval=2
+KillWait=3
+ReturnToService=2
+NodeName=host1 NodeAddr=10.77.0.1 CPUs=4 RealMemory=1000
+NodeName=host2 NodeAddr=10.77.0.2 CPUs=4 RealMemory=1000
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def no_slurm() -> str:
+    """Why this machine cannot have a Slurm of two nodes; "" where it can."""
+    commands = ("slurmctld", "slurmd", "sbatch", "munged")
+    if missing := [name for name in commands if not shutil.which(name)]:
+        return f"{missing[0]} is missing (Debian's packages slurm-wlm and munge)"
+    return no_hosts()
+
+
+class Slurm:
+    """Two nodes, host1 and host2; host1 is also where the controller runs and jobs are sent from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.hosts = folder, Hosts()
+        (folder / "munge.key").write_bytes(os.urandom(128))
+        for file, mode in ((folder / "munge.key", 0o400), (folder, 0o755)):
+            file.chmod(mode)
+        conf = CONF.replace("FOLDER", str(folder)).replace("USER", getpass.getuser())
+        (folder / "slurm.conf").write_text(conf)
+        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # nothing here uses it
+        for name in ("state", "spool.host1", "spool.host2"):
+            (folder / name).mkdir()
+        self.env = {"SLURM_CONF": str(folder / "slurm.conf")}
+        try:
+            self._daemons()
+        except BaseException:
+            self.close()
+            raise
+
+    def _daemons(self) -> None:
+        socket, folder = self.folder / "munge.socket", self.folder
+        files = {"socket": socket, "key-file": folder / "munge.key", "pid-file": folder / "munge.pid",
+                 "log-file": folder / "munge.log", "seed-file": folder / "munge.seed"}  # fmt: skip
+        self._start("munge", 1, "munged", "--foreground", "--force", *(f"--{k}={file}" for k, file in files.items()))
+        wait(socket.exists, 10, self.said)
+        self._start("slurmctld", 1, "slurmctld", "-D", "-c")
+        for host in (1, 2):
+            self._start(f"slurmd{host}", host, "slurmd", "-D", "-N", f"host{host}")
+        wait(lambda: self.command("sinfo", "-h", "-o", "%T %D").split() == ["idle", "2"], 30, self.said)
+
+    def _start(self, name: str, host: int, *words: str) -> None:
+        self.hosts.start(host, *words, said=self.folder / f"{name}.txt", **self.env)
+
+    def command(self, *words: str, cwd: Path | None = None, **more: str) -> str:
+        """What a command of Slurm prints."""
+        done = subprocess.run(
+            self.hosts.command(1, *words), cwd=cwd, env=outside(**self.env, **more), capture_output=True, text=True,
+            timeout=30,
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    def state(self, job: str) -> str:
+        """RUNNING, COMPLETED, … as the controller has it."""
+        shown = dict(word.partition("=")[::2] for word in self.command("scontrol", "show", "job", job).split())
+        return shown.get("JobState", "")
+
+    def said(self) -> str:
+        """The last lines of all daemons."""
+        return "\n".join(f"{file.name}: {file.read_text()[-1000:]}" for file in self.folder.glob("*.txt"))
+
+    def close(self) -> None:
+        self.hosts.close()
+
+
+def wait(until: Callable[[], bool], seconds: float, why: Callable[[], str]) -> None:
+    """Ask until it is so, or fail with what `why` says."""
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end, why()
+        time.sleep(0.2)
