@@ -16,10 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..ranks.spans import span
-
-# The forms for one tensor, which FSDP2 uses; before torch 2.13 they had the names on the right.
-reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+from .one_tensor import all_gather, reduce_scatter
 
 
 def held(tensors: Iterable[Tensor]) -> int:

@@ -20,11 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from ..ground.errors import CourseError
 from ..ranks.spans import span
+from . import one_tensor
 from .models import GPT, Attention
-
-# torch 2.13 named both anew.
-_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def mine(tensor: Tensor, dim: int = 0) -> Tensor:
@@ -126,7 +123,7 @@ def gathered(x: Tensor) -> Tensor:
     with span("all-gather"):
         part = x.transpose(0, 1).contiguous()  # collectives put parts together along dim 0
         whole = part.new_empty(len(part) * dist.get_world_size(), *part.shape[1:])
-        _gather(whole, part)
+        one_tensor.all_gather(whole, part)
     return whole.transpose(0, 1).contiguous()
 
 
@@ -136,7 +133,7 @@ def scattered(x: Tensor) -> Tensor:
         mine(x, 1)  # or it is said that T cannot be cut
         whole = x.transpose(0, 1).contiguous()
         part = whole.new_empty(len(whole) // dist.get_world_size(), *whole.shape[1:])
-        _scatter(part, whole)
+        one_tensor.reduce_scatter(part, whole)
     return part.transpose(0, 1).contiguous()
 
 

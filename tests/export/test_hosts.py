@@ -27,8 +27,9 @@ def hosts():
 def torchrun(hosts: Hosts, host: int, script: Path, *options: str, nodes: str = "2") -> Path:
     """Start the agent of a host; the file that holds what it prints."""
     said = script.parent / f"host{host}.txt"
-    words = ["--nproc-per-node=2", f"--nnodes={nodes}", "--rdzv-backend=c10d", "--rdzv-endpoint=host1:29400", *options]
-    hosts.start(host, sys.executable, "-m", "torch.distributed.run", *words, str(script), said=said, OMP_NUM_THREADS="1")
+    words = [f"--nnodes={nodes}", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=host1:29400"]
+    command = [sys.executable, "-m", "torch.distributed.run", *words, *options, str(script)]
+    hosts.start(host, *command, said=said, OMP_NUM_THREADS="1")
     return said
 
 
