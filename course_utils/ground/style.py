@@ -1,4 +1,7 @@
-"""One palette by role and by rank, for light and dark pages: every colour keeps 3:1 or more on white and on #111."""
+"""One palette by role and by rank, for light and dark pages: every colour keeps 3:1 or more on white and on #111.
+
+Text follows the page's own colour, except in a PNG, and never takes a series' colour: that takes a mark beside it.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ RANK = ("#0072B2", "#D55E00", "#009E73", "#C060A8", "#8A7A00", "#8A63D2", "#8080
 DASH = ("", "7 3", "2 2.5", "9 3 2 3", "", "7 3", "2 2.5", "9 3 2 3")
 """Dash pattern of each rank (SVG units): colour is never the only cue."""
 
-GREY = "#7C7C7C"
-"""Text and axes of a PNG, which cannot follow the page's theme: 4.2:1 on white, 4.5:1 on #111."""
+GREY = "#797979"
+"""Text and axes of a PNG, which cannot follow the page's theme: 4.3:1 on white and on #111, the most that both can have."""
 
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
 TEXT, SMALL = 12, 11  # font sizes in px
 WIDTH = 760  # a figure's full width in px
-GRID, AXIS, QUIET = 0.14, 0.45, 0.75  # opacities over currentColor
+GRID, AXIS, QUIET = 0.14, 0.5, 0.75  # opacities over currentColor
 
 _WORDS = {
     "data": ("data", "load", "loader", "batch", "fetch"),
@@ -60,6 +63,11 @@ def dash(key: int | str, position: int = 0) -> str:
     """Dash pattern of a series, chosen as its colour is; ranks 8 to 15 repeat the colours, not the dashes."""
     place = key if isinstance(key, int) else position
     return DASH[(place + place // len(RANK)) % len(DASH)]
+
+
+def ink(color: str) -> str:
+    """Colour of text on a box of this colour of the palette: 4.5:1 or more."""
+    return "white" if color == ROLE["forward"] else "black"
 
 
 def label(key: int | str, unit: str = "rank") -> str:

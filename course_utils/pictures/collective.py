@@ -43,7 +43,8 @@ def _draw(frame: Frame, *, sums: bool) -> str:
             if ranks:
                 texts += f'<text x="{x + box // 2}" y="{y + 17}">{_contents(ranks, p, sums)}</text>'
     rows = "".join(
-        f'<text x="4" y="{_TOP + _ROW * r + 22}" fill="{style.RANK[r]}" font-weight="600">rank {r}</text>'
+        f'<path d="M0 {_TOP + _ROW * r + 13}h9v9h-9z" fill="{style.RANK[r]}"/>'
+        f'<text x="14" y="{_TOP + _ROW * r + 22}" font-weight="600">rank {r}</text>'
         for r in range(p)
     )
     looks = {"thin": f'stroke-opacity="{style.AXIS}"', "thick": 'stroke-width="2.5"', "empty": 'stroke-dasharray="1 4"'}

@@ -73,11 +73,12 @@ def _frame(schedule: Schedule) -> str:
             if s.rank == rank:
                 kind, micro, part = letter(s.name), s.name.split()[1], int(s.name.split()[-1])
                 odd = part // schedule.ranks % 2
-                wide = 100 * s.seconds / end
+                wide, color = 100 * s.seconds / end, SHADES[kind][0]
+                edge = f"0 0 0 1px {color}" if odd else "-1px 0 #808080"
                 boxes += (
                     f'<div style="position:absolute;left:{100 * s.start / end:.4f}%;width:{wide:.4f}%;top:0;'
-                    f"height:22px;background:{SHADES[kind][odd]};color:{'#111' if odd else '#fff'};"
-                    f'box-shadow:inset -1px 0 rgba(128,128,128,.9);overflow:hidden">'
+                    f"height:22px;background:{SHADES[kind][odd]};color:{'black' if odd else style.ink(color)};"
+                    f'box-shadow:inset {edge};overflow:hidden">'
                     f"{micro if wide >= 1.6 else ''}</div>"
                 )
         rows += (

@@ -156,9 +156,12 @@ def _axis(ax: Axes, seconds: float, fonts: dict) -> None:
 
 def _paint(ax: Axes, bar: Bar, y: float, height: float) -> None:
     seam = min(0.9, 0.2 * (bar.right - bar.left))  # between neighbours
-    alpha = 0.35 if bar.role == "idle" else 1
-    wide = bar.right - bar.left - seam
-    ax.broken_barh([(bar.left, wide)], (y, height), color=style.ROLE[bar.role], alpha=alpha, lw=0)
+    ax.broken_barh([(bar.left, bar.right - bar.left - seam)], (y, height), **_look(bar.role))
+
+
+def _look(role: str) -> dict:
+    """Idle is hollow, so that its name can be read on it."""
+    return {"fc": "none", "ec": style.GREY, "lw": 0.8} if role == "idle" else {"fc": style.ROLE[role], "lw": 0}
 
 
 def _compute(ax: Axes, bars: list[Bar], y: float) -> None:
@@ -167,7 +170,7 @@ def _compute(ax: Axes, bars: list[Bar], y: float) -> None:
         _paint(ax, bar, y, LANE)
         name = bar.spans[0].name
         if len(bar.spans) == 1 and bar.right - bar.left > 7 * len(name) + 6:
-            color = style.GREY if bar.role == "idle" else "white"
+            color = style.GREY if bar.role == "idle" else style.ink(style.ROLE[bar.role])
             ax.text((bar.left + bar.right) / 2, y + LANE / 2, name, ha="center", va="center_baseline",
                     color=color, fontsize=style.SMALL * 0.72, parse_math=False)
 
@@ -184,6 +187,6 @@ def _legend(figure: object, roles: set[str], corner: tuple[float, float], fonts:
     from matplotlib.patches import Patch
 
     shown = [role for role in style.ROLE if role in roles]
-    patches = [Patch(color=style.ROLE[role], alpha=0.35 if role == "idle" else 1, lw=0) for role in shown]
+    patches = [Patch(**_look(role)) for role in shown]
     figure.legend(patches, shown, ncols=len(shown) or 1, frameon=False, loc="lower left", bbox_to_anchor=corner,
                   fontsize=fonts["fontsize"], labelcolor=style.GREY, handlelength=0.9, handleheight=0.9, borderpad=0.2)

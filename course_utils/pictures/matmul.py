@@ -22,14 +22,14 @@ def _row(rank: int, held: tuple[Matrix, Matrix, Matrix]) -> str:
     x, a, y = (_table(matrix, color) for matrix in held)
     return (
         f'<div style="display:flex;align-items:center;gap:10px;padding:4px 0;font:{style.TEXT}px {style.FONT}">'
-        f'<div style="color:{color};font-weight:600;width:48px">rank {rank}</div>'
+        f'<div style="font-weight:600;width:48px">rank {rank}</div>'
         f"{x}<div>·</div>{a}<div>=</div>{y}</div>"
     )
 
 
 def _table(matrix: Matrix, color: str) -> str:
     def cell(n: int | None) -> str:
-        look = f"background:{color};color:white" if n is not None else "border:1px dotted rgba(128,128,128,.6)"
+        look = f"background:{color};color:{style.ink(color)}" if n is not None else f"border:1px dotted {style.GREY}"
         size = "width:22px;height:20px;line-height:20px;box-sizing:border-box;text-align:center"
         return f'<div style="{size};{look}">{"" if n is None else n}</div>'
 

@@ -7,7 +7,8 @@ var picture = (function () {
     var wide = 100 * (span[5] - span[4]) / end, sent = kind === "S";
     return '<div style="position:absolute;left:' + left.toFixed(4) + "%;width:" + wide.toFixed(4) + "%;top:" +
       (sent ? "23px;height:3px" : "0;height:22px") + ";background:" + COLORS[kind][odd] + ";color:" +
-      (odd ? "#111" : "#fff") + ';box-shadow:inset -1px 0 rgba(128,128,128,.9);overflow:hidden">' +
+      (kind === "F" && !odd ? "white" : "black") + ";box-shadow:inset " +
+      (odd ? "0 0 0 1px " + COLORS[kind][0] : "-1px 0 #808080") + ';overflow:hidden">' +
       (sent || wide < 1.6 ? "" : span[3]) + "</div>";
   }
   function frame(spans, p) {

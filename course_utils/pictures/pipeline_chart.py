@@ -94,7 +94,9 @@ def _panel(axes: Axes, timeline: Timeline, seconds: float, fonts: dict, *, unit:
             if s.rank == rank and s.lane == "compute" and words[0] in SHADES:
                 odd = int(words[-1]) // len(ranks) % 2
                 left, wide = s.start - timeline.start, max(s.seconds - 0.9 / px, 0.5 / px)
-                axes.broken_barh([(left, wide)], (i * ROW, HIGH), color=SHADES[words[0]][odd], lw=0)
+                color = SHADES[words[0]][0]  # also the edge, because the pale shades are hard to see on white
+                look = {"fc": SHADES[words[0]][odd], "ec": color, "lw": 0.5 * odd}
+                axes.broken_barh([(left, wide)], (i * ROW, HIGH), **look)
                 if s.seconds * px > 7 * len(words[1]) + 2:
                     axes.text(left + wide / 2, i * ROW + HIGH / 2, words[1], ha="center", va="center_baseline",
-                              color="#111" if odd else "white", fontsize=style.SMALL * 0.72)  # fmt: skip
+                              color="black" if odd else style.ink(color), fontsize=style.SMALL * 0.72)  # fmt: skip

@@ -10,7 +10,7 @@ function build(root) {
     var b = document.createElement("button");
     b.type = "button"; b.textContent = sign; b.title = name; b.setAttribute("aria-label", name); b.onclick = act;
     b.style.cssText = "font:inherit;color:inherit;background:rgba(128,128,128,.15);min-width:34px;height:28px;" +
-      "border:1px solid rgba(128,128,128,.5);border-radius:4px;cursor:pointer";
+      "border:1px solid #808080;border-radius:4px;cursor:pointer";
     bar.appendChild(b); return b;
   }
   function show(i) {

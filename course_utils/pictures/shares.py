@@ -38,10 +38,10 @@ def shares(
 
 def _row(rank: int, mine: Collection[int], of: int, columns: int) -> str:
     square = f"width:{SIDE}px;height:{SIDE}px;box-sizing:border-box;border-radius:2px"
-    full, empty = f"background:{style.RANK[rank % len(style.RANK)]}", "border:1px solid rgba(128,128,128,.45)"
+    full, empty = f"background:{style.RANK[rank % len(style.RANK)]}", f"border:1px solid {style.GREY}"
     squares = "".join(f'<div style="{square};{full if i in mine else empty}"></div>' for i in range(of))
     grid = f"display:grid;grid-template-columns:repeat({columns},{SIDE}px);gap:{GAP}px"
-    name = f'<div style="width:46px;color:{style.color(rank)}">rank {rank}</div>'
+    name = f'<div style="width:46px">rank {rank}</div>'
     return f'<div style="display:flex;align-items:center;padding:2px 0">{name}<div style="{grid}">{squares}</div></div>'
 
 
