@@ -90,7 +90,7 @@ def _row(stop: Stop, *, last: bool) -> str:
     line = "" if last else f"border-left:2px solid {ROLE['forward']}"
     circle = (
         f"position:absolute;left:0;top:0;width:26px;height:26px;border-radius:13px;background:{ROLE['forward']};"
-        "color:#fff;font-weight:600;font-size:12px;line-height:26px;text-align:center"
+        "color:white;font-weight:600;font-size:12px;line-height:26px;text-align:center"
     )
     minutes = f'&ensp;<span style="opacity:{QUIET};font-size:{SMALL}px;white-space:nowrap">{stop.minutes}</span>'
     return (

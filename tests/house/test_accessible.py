@@ -1,0 +1,174 @@
+"""Pictures can be read by everybody: they carry a text, their colours are seen on light and dark pages, their controls
+are real ones. What the keyboard does with these is tested in tests/browser.
+
+What is asked is WCAG 2.2, level AA: 4.5:1 for text, 3:1 for lines and marks, against JupyterLab's two pages. A PNG does
+not know its page; the most that one colour can have on both is 4.3:1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_hex
+
+from course_utils import Span, Timeline, discover, pictures, style
+from course_utils.checks.verdict import Verdict
+from course_utils.lessons import choosing, course_map
+from course_utils.machine import card
+from course_utils.pictures.scripts import HERE
+from course_utils.theory import schedules
+from course_utils.theory.cost import Cluster
+from tests.ground.test_style import contrast
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PAGES = ("#ffffff", "#111111")
+MARKS = set("●◐○✓✗?")  # words beside them say the same
+ON_A_PNG = 4.3
+NAMED = {"white": "#ffffff", "black": "#000000"}
+HEX = re.compile(r"#[0-9A-Fa-f]{6}")
+ROLES = [Span(r, name, i, i + 0.9) for r in (0, 1) for i, name in enumerate(style.ROLE)]
+PIPES = {"one": schedules.make("interleaved", ranks=2, micro_batches=4, chunks=2).simulate(),
+         "two": schedules.make("zero-bubble", ranks=2, micro_batches=4).simulate()}  # fmt: skip
+CURVES = {"loss": {rank: ([1, 2, 3], [rank, 2.0, 3.0 + rank]) for rank in range(8)}}
+
+
+def name(path: Path) -> str:
+    return path.name
+
+
+def seen(color: str) -> float:
+    """The least contrast of a colour with the two pages."""
+    return min(contrast(color, page) for page in PAGES)
+
+
+class Reader(HTMLParser):
+    """What a picture's HTML says, in which colours; `text` has (text, its colour, the colour of the box it is on)."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.within, self.text, self.drawn, self.tags = [("", "currentColor", None)], [], [], []
+        self.feed(re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL))
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        _, color, box = self.within[-1]
+        found = dict(attributes)
+        look = dict(re.findall(r"(?:^|;)\s*([\w-]+):([^;]+)", found.get("style") or ""))
+        color = NAMED.get(color := look.get("color", color), color).replace("inherit", "currentColor")
+        color = found.get("fill", color) if tag in ("text", "tspan", "g", "svg") else color
+        box = next(iter(HEX.findall(look.get("background", ""))), box)
+        self.tags.append((tag, found))
+        self.drawn.append(HEX.findall(f"{found.get('style')} {found.get('fill')} {found.get('stroke')}"))
+        if tag not in ("br", "img", "input"):
+            self.within.append((tag, color, box))
+
+    def handle_startendtag(self, tag: str, attributes: list) -> None:
+        self.handle_starttag(tag, attributes)
+        self.within.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.within.pop()[0] == tag
+
+    def handle_data(self, text: str) -> None:
+        if text.strip():
+            self.text.append((text.strip(), *self.within[-1][1:]))
+
+
+def pages() -> dict[str, str]:
+    rows = [card.Row("GPUs", "one", "more", how, (4, 2), 0.5) for how in card.MARKS]
+    verdicts = {state: Verdict("name", state, "Some `code`.", "2", "3", "line 4", ("A hint.",), 1)
+                for state in ("solved", "wrong", "not yet", "hint")}  # fmt: skip
+    frames = {f"{kind}, frame {i}": frame for kind, picture in {
+        "collective": pictures.collective("reduce-scatter", 8), "matmul": pictures.matmul("row", 4)}.items()
+        for i, frame in enumerate(json.loads(re.search(r'json">(.*?)</script>', picture.html)[1])["frames"])}  # fmt: skip
+    drawn = {
+        "explorer, zero-bubble": pictures.explorer("zero-bubble", ranks=4, micro_batches=4),
+        "explorer, interleaved": pictures.explorer("interleaved", ranks=4, micro_batches=8, chunks=2),
+        "shares": pictures.shares({"layer": [[0], [1, 2]]}, of=3),
+        "bars": pictures.bars({"a": 1.0, "b": 2.0}, colors={"a": "forward"}),
+        "table": pictures.table([("a", 1)], ["name", "value"]),
+        "curves": pictures.curves_svg(CURVES, alt="curves"),
+        "map": course_map(discover(), folder=ROOT / "notebooks"),
+    }
+    return ({kind: picture.html for kind, picture in drawn.items()} | frames
+            | {kind: verdict._repr_html_() for kind, verdict in verdicts.items()}
+            | {"card": card.html("a laptop", rows, ["a note"])})  # fmt: skip
+
+
+def test_html_can_be_read_on_both_pages() -> None:
+    for kind, page in ((kind, Reader(page)) for kind, page in pages().items()):
+        assert page.text
+        for text, color, box in page.text:
+            if text in MARKS and color != "currentColor":
+                assert seen(color) >= 3, (kind, text, color)
+            elif box is None:
+                assert color == "currentColor", f"{kind}: {text!r} in {color}, and text takes the page's colour"
+            else:
+                assert contrast(color, box) >= 4.5, f"{kind}: {text!r} in {color} on {box}"
+        for colors in filter(None, page.drawn):  # a pale box has an edge that is not
+            assert max(map(seen, colors)) >= 3, (kind, colors)
+
+
+@pytest.mark.parametrize(("module", "draw"), {
+    "curves": lambda: pictures.curves_png(CURVES, alt="curves", title="A title", foot="A foot"),
+    "gantt": lambda: pictures.gantt(Timeline(ROLES)),
+    "pipeline_chart": lambda: pictures.pipelines(PIPES, title="A title", foot="A foot"),
+    "choosing": lambda: choosing.page(choosing.MODELS, (1, 64, 2048), Cluster(memory=72e9, flops=175e12, bandwidth=250e9, latency=3e-6), batch=64, title="A title"),
+}.items())  # fmt: skip
+def test_text_of_a_png_can_be_read_on_both_pages(module: str, draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.text import Text
+
+    there = import_module(f"course_utils.{'lessons' if module == 'choosing' else 'pictures'}.{module}")
+    figures, to_png = [], there.to_png
+    monkeypatch.setattr(there, "to_png", lambda figure: figures.append(figure) or to_png(figure))
+    assert draw()._repr_png_()[1]["alt"]
+    texts = [text for text in figures[0].findobj(Text) if text.get_text() and text.get_visible()]
+    assert texts
+    for text in texts:
+        color = to_hex(text.get_color())
+        assert color in NAMED.values() or seen(color) >= ON_A_PNG, (text.get_text(), color)
+
+
+def test_text_can_be_read_on_every_box() -> None:
+    shades = [pale for _, pale in import_module("course_utils.pictures.pipeline_chart").SHADES.values()]
+    for color in {*style.ROLE.values(), *style.RANK} - {style.ROLE["idle"]}:
+        assert contrast(NAMED[style.ink(color)], color) >= 4.5, color
+    assert all(contrast("#000000", pale) >= 4.5 for pale in shades)
+
+
+def test_scripts_make_real_controls() -> None:
+    """Buttons, ranges and lists in labels: what the keyboard reaches and a screen reader names by itself."""
+    for path in HERE.glob("*.js"):
+        source = path.read_text()
+        made = set(re.findall(r'createElement\("(\w+)"\)', source))
+        assert made <= {"div", "span", "label", "button", "input", "select", "output"}, path.name
+        clicked = set(re.findall(r"(\w+)\.onclick|(\w+)\.addEventListener\(\"click\"", source))
+        assert clicked <= {("b", "")}, "only buttons are clicked"
+        assert "tabindex" not in source.lower()
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name)
+def test_outputs_of_notebooks_carry_a_text(notebook: Path) -> None:
+    for cell in json.loads(notebook.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            assert not re.search(r"!\[\s*\]\(", source), "an image without a text"
+            assert all(re.search(r'\balt="[^"]', image) for image in re.findall(r"<img\b[^>]*>", source))
+        for out in cell.get("outputs", []):
+            for kind in out.get("data", {}):
+                if kind.startswith("image/"):
+                    said = out["metadata"].get(kind, {}).get("alt", "")
+                    assert len(said.split()) > 2, f"{kind} of {source[-200:]!r} has no alt"
+            page = Reader("".join(out.get("data", {}).get("text/html", "")))
+            for tag, found in page.tags:
+                assert tag != "img" or found.get("alt")
+                assert "onclick" not in found or tag == "button"
+            if {"svg", "script"} & {tag for tag, _ in page.tags} or "<script" in str(out.get("data", "")):
+                labelled = [found for _, found in page.tags if found.get("role") in ("img", "group")]
+                assert labelled, f"the drawing of {source[-200:]!r} has no role"
+                assert all(found.get("aria-label", "").strip() for found in labelled)
