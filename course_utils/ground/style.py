@@ -26,7 +26,7 @@ DASH = ("", "7 3", "2 2.5", "9 3 2 3", "", "7 3", "2 2.5", "9 3 2 3")
 """Dash pattern of each rank (SVG units): colour is never the only cue."""
 
 GREY = "#797979"
-"""Text and axes of a PNG, which cannot follow the page's theme: 4.3:1 on white and on #111, the most that both can have."""
+"""Text and axes of a PNG, which cannot follow the page's theme: 4.3:1 on white and on #111, the most there can be."""
 
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
 TEXT, SMALL = 12, 11  # font sizes in px

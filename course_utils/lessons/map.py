@@ -25,6 +25,7 @@ class Stop(NamedTuple):
     file: str
     question: str
     minutes: str
+    roads: str
     here: str
     how: str  # a key of MARKS
 
@@ -36,14 +37,15 @@ def course_map(machine: Machine | None = None, *, folder: str | Path = ".") -> P
         text = f"No notebooks of the course in {Path(folder).resolve()}: open one there, or pass folder=."
         return Picture(f"<p>{escape(text)}</p>", text)
     wide = max(len(stop.question) for stop in found)
-    lines = [f"{s.file[:2]}  {s.question:<{wide}}  {s.minutes:<7}{MARKS[s.how][0]} {s.how}: {s.here}" for s in found]
+    lines = [f"{s.file[:2]}  {s.question:<{wide}}  {s.minutes:<7}{s.roads:<19}{MARKS[s.how][0]} {s.how}: {s.here}"
+             for s in found]  # fmt: skip
     rows = "".join(_row(stop, last=stop is found[-1]) for stop in found)
     page = f'<div style="font:{TEXT + 1}px/1.35 {FONT};color:inherit;max-width:680px">{rows}</div>'
     return Picture(page, "\n".join(lines))
 
 
 def stops(machine: Machine, folder: Path) -> list[Stop]:
-    """The notebooks called NN_name.ipynb; question and minutes are read from their first cell."""
+    """The notebooks called NN_name.ipynb; question, minutes and roads are read from their first cell."""
     found = []
     for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
         try:
@@ -53,10 +55,12 @@ def stops(machine: Machine, folder: Path) -> list[Stop]:
             continue
         title = re.search(r"^# *(?:\d+ *[·:.-]* *)?(.+)$", first, re.MULTILINE)
         minutes = re.search(r"(\d+) *min", first)
+        roads = re.search(r"\*\*Roads?\*\* ([^·\n]+)", first)
         question = title[1].strip() if title else path.stem
         xla = notebook.get("metadata", {}).get("kernelspec", {}).get("name") == "xla"
         runs = _runs(machine, "XLA" if xla else NEEDS.get(path.stem[3:], "ranks"))
-        found.append(Stop(path.name, question, f"{minutes[1]} min" if minutes else "", *runs))
+        found.append(Stop(path.name, question, f"{minutes[1]} min" if minutes else "",
+                          roads[1].strip() if roads else "", *runs))
     return found
 
 
@@ -92,7 +96,8 @@ def _row(stop: Stop, *, last: bool) -> str:
         f"position:absolute;left:0;top:0;width:26px;height:26px;border-radius:13px;background:{ROLE['forward']};"
         "color:white;font-weight:600;font-size:12px;line-height:26px;text-align:center"
     )
-    minutes = f'&ensp;<span style="opacity:{QUIET};font-size:{SMALL}px;white-space:nowrap">{stop.minutes}</span>'
+    when = escape(" · ".join(filter(None, (stop.minutes, stop.roads))))
+    minutes = f'&ensp;<span style="opacity:{QUIET};font-size:{SMALL}px;white-space:nowrap">{when}</span>'
     return (
         f'<div style="position:relative;margin-left:2px"><div style="margin-left:12px;{line};padding:2px 0 12px 26px">'
         f'<a href="{escape(stop.file)}" style="font-weight:600">{escape(stop.question)}</a>{minutes}'

@@ -81,6 +81,61 @@ def test_a_slider_needs_no_kernel(light: Lab) -> None:
         notebook.shot("explorer")
 
 
+FOCUS = """() => {
+  const e = document.activeElement, style = getComputedStyle(e);
+  return [e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.labels?.[0]?.textContent ||
+    e.textContent, style.outlineStyle !== 'none' || style.boxShadow !== 'none']; }"""
+
+
+def tab_to(notebook: Notebook, name: str) -> None:
+    """Press Tab until a control of this name has the keyboard; it must look like it."""
+    for _ in range(12):
+        notebook.page.keyboard.press("Tab")
+        found, marked = notebook.page.evaluate(FOCUS)
+        if found.strip() == name:
+            assert marked, f"nobody sees that {name} has the keyboard"
+            return
+    raise AssertionError(f"twelve times Tab, and never {name}")
+
+
+def test_a_player_by_keyboard(light: Lab) -> None:
+    with light.open("05_ranks_and_collectives") as notebook:
+        cell = notebook.select("pictures.collective(")
+        notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCell.node.focus()")
+        player = notebook.page.locator("[data-course-player]").first
+        press, line = notebook.page.keyboard.press, player.locator("[data-line]")
+        tab_to(notebook, "Play")
+        press("Space")
+        wait(lambda: line.inner_text().startswith("3 of"), "it plays")
+        assert notebook.page.evaluate(FOCUS)[0] == "Pause"
+        press("Space")
+        tab_to(notebook, "Step")
+        press("Home")
+        assert line.inner_text().startswith("1 of")
+        press("ArrowRight")
+        assert line.inner_text().startswith("2 of")
+        assert player.locator("input").get_attribute("aria-valuetext") == line.inner_text()
+        press("ArrowDown")
+        active = notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCellIndex")
+        assert active == cell, "its keys are not the notebook's"
+
+
+def test_knobs_by_keyboard(light: Lab) -> None:
+    with light.open("11_tensor_parallel") as notebook:
+        notebook.run("discover()")
+        notebook.run("Traffic, knobs")
+        cell = notebook.index("knobs(pictures.matmul")
+        notebook.run(cell)
+        wait(lambda: "row split over 2 ranks" in notebook.text(cell), "the first run")
+        notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCell.node.focus()")
+        tab_to(notebook, "split")
+        notebook.page.keyboard.press("ArrowDown")
+        tab_to(notebook, "Run")
+        notebook.page.keyboard.press("Space")
+        wait(lambda: "column split over 2 ranks" in notebook.text(cell), "the run that was asked for")
+        notebook.shot("knobs")
+
+
 def test_an_exercise_wrong_then_right(light: Lab) -> None:
     with light.open("00_start_here") as notebook:
         for cell in range(3):

@@ -61,13 +61,23 @@ def pins(file: str) -> dict[str, str]:
     return found
 
 
-def test_readme_roads_say_their_hours() -> None:
+def test_roads_agree() -> None:
+    """The README's hours are those of its table, and a notebook says on which roads it is, with all that it needs."""
     minutes = dict(re.findall(r"^\| (\d\d) \|.*\| (\d+) \|[^|]*\|$", README, re.MULTILINE))
-    roads = re.findall(r"about (\d+) hours(?:: ((?:\d\d(?:,\s+)?)+)|, in order)", README)
-    assert len(roads) == 3
-    for hours, road in roads:
-        on_it = re.findall(r"\d\d", road) or list(minutes)
+    roads = re.findall(r"- \*\*(.+)\*\*, about (\d+) hours(?:: ((?:\d\d(?:,\s+)?)+)|, in order)", README)
+    assert [road for road, *_ in roads] == ["The short road", "The strategies", "Everything"]
+    for _, hours, numbers in roads:
+        on_it = re.findall(r"\d\d", numbers) or list(minutes)
         assert round(sum(int(minutes[number]) for number in on_it) / 60) == int(hours), on_it
+    short, strategies, _ = (re.findall(r"\d\d", numbers) for *_, numbers in roads)
+    for notebook in NOTEBOOKS:
+        number, first = notebook.name[:2], "".join(cells(notebook)[0]["source"])
+        found = [road for road, on in (("short", short), ("strategies", strategies)) if number in on]
+        says = f"**Road{'s' if len(found) == 2 else ''}** {', '.join(found) or 'everything'} · **Needs**"
+        assert says in first, f"{notebook.name} should say: {says}"
+        needs = re.findall(r"\[(\d\d)\]\(", first.split("**Needs**")[1].split("**On Colab")[0])
+        for road in filter(lambda road: number in road, (short, strategies)):
+            assert set(needs) <= set(road), f"{notebook.name} needs {needs}, and a road has {road}"
 
 
 def test_pins_are_what_is_installed() -> None:

@@ -21,7 +21,7 @@ def folder(tmp_path):
         page = {"cells": [cell], "metadata": {"kernelspec": {"name": kernel}}}
         (tmp_path / f"{name}.ipynb").write_text(json.dumps(page))
 
-    notebook("00_start_here", "# 00 · What have I got?\n\n**Takes** 20 min · more")
+    notebook("00_start_here", "# 00 · What have I got?\n\n**Takes** 20 min · **Roads** short, strategies · more")
     notebook("01_tensors_and_devices", "# Where does a tensor live?\n\nabout 30 minutes")
     notebook("04_ranks", "no title here")
     notebook("15_tpu_one_core", "# 13 · What is <different>?", "xla")
@@ -52,6 +52,7 @@ def test_what_is_there(folder, machine):
         "What is <different>?",
     ]
     assert [stop.minutes for stop in found] == ["20 min", "30 min", "", ""]
+    assert [stop.roads for stop in found] == ["short, strategies", "", "", ""]
     assert [stop.how for stop in found] == ["virtual", "native", "virtual", "not here"]
     assert found[2].here == "4 ranks share 2 CPU cores; gloo"
 
@@ -68,7 +69,7 @@ def test_on_eight_gpus(folder, machine):
 
 def test_with_a_tpu(folder, machine):
     found = stops(replace(machine, tpu="TPU v5e, 8 chips", xla="torch_xla 2.9.0"), folder)
-    assert found[3][3:] == ("TPU v5e, 8 chips", "native")
+    assert found[3][4:] == ("TPU v5e, 8 chips", "native")
 
 
 def test_the_kernel_for_xla(folder, machine, prefix):
@@ -81,7 +82,7 @@ def test_the_kernel_for_xla(folder, machine, prefix):
         write(prefix, {"share/jupyter/kernels/xla/kernel.json": json.dumps({"argv": [str(python)]})})
         assert stops(machine, folder)[3].how == "not here", "that Python is gone"
         write(python.parent, {"python": ""})
-        assert stops(machine, folder)[3][3:] == (here, how)
+        assert stops(machine, folder)[3][4:] == (here, how)
         assert stops(tpu, folder)[3].how == ("native" if python is other else "not here")
 
 
@@ -104,3 +105,4 @@ def test_the_real_notebooks_can_be_read(machine):
     for stop in stops(machine, Path(__file__).parents[2] / "notebooks"):
         assert stop.question.endswith("?"), stop.file
         assert stop.minutes, stop.file
+        assert stop.roads, stop.file
