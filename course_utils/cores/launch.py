@@ -96,7 +96,8 @@ def launch(
         show: print what cores print, each line with its core.
 
     Returns:
-        A `Run` with results, metrics and output by core (one of each with `spmd`); results are best on the CPU.
+        A `Run` with results, metrics and output by core (one of each with `spmd`). Tensors arrive on the
+        CPU, both ways.
 
     Raises:
         CourseError: torch_xla is missing, or does not fit torch.

@@ -113,8 +113,8 @@ class Witness(Callback):
     """Look into the running trainer, on every rank or core, and keep what was seen: `seen[rank]["start"]`, ….
 
     Args:
-        start, step, end: functions of (trainer, module), called when training starts, in the first step (the gradients
-            are there, the optimizer has not moved yet) and when it ends. Return CPU tensors, numbers, text.
+        start, end: functions of (trainer, module), called when training starts and when it ends. Return CPU tensors,
+            numbers, text.
 
     On cores the answers of all come back by themselves; from ranks of `launch`, return `witness.seen`.
     """
@@ -123,21 +123,15 @@ class Witness(Callback):
         self,
         *,
         start: Callable[[Trainer, LightningModule], Any] | None = None,
-        step: Callable[[Trainer, LightningModule], Any] | None = None,
         end: Callable[[Trainer, LightningModule], Any] | None = None,
     ) -> None:
         need_lightning()
-        self._looks = {"start": start, "step": step, "end": end}
+        self._looks = {"start": start, "end": end}
         self.seen: dict[int, dict[str, Any]] = {}
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Every rank and core is set up; nothing is trained yet."""
         self._look("start", trainer, module)
-
-    def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
-        """Only in the first step."""
-        if trainer.global_step == 0:
-            self._look("step", trainer, module)
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         """The last step is done, the weights are still on the device."""

@@ -1,4 +1,4 @@
-"""A function and its arguments as bytes, by value: what is defined in cells travels with it."""
+"""A function with its arguments, and its result, as bytes, by value: what is defined in cells travels with it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import inspect
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import LaunchError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def packed(function: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
     """`(function, args, kwargs)` as bytes, by value; a `LaunchError` that names the part that cannot travel."""
     try:
-        return _dumps((function, args, kwargs))
+        return dumps((function, args, kwargs))
     except Exception as error:
         parts = [(f"argument {i + 1}", value) for i, value in enumerate(args)]
         parts += [(f"argument {name}", value) for name, value in kwargs.items()]
@@ -27,13 +30,16 @@ def packed(function: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
         ) from None
 
 
-def _dumps(value: object) -> bytes:
+def dumps(value: object) -> bytes:
+    """As cloudpickle, but tensors on an XLA device arrive on the CPU: there, that device is another one, or taken."""
     import io
 
     import cloudpickle
 
     class Pickler(cloudpickle.CloudPickler):
         def reducer_override(self, value: object) -> Any:
+            if (torch := sys.modules.get("torch")) and isinstance(value, torch.Tensor) and value.device.type == "xla":
+                return _on_the_cpu(value).__reduce_ex__(4)
             # cloudpickle knows modules by their exact type, and torch.backends.cudnn is one of a type of its own.
             odd = isinstance(value, types.ModuleType) and type(value) is not types.ModuleType
             if odd and sys.modules.get(value.__name__) is value:
@@ -45,9 +51,18 @@ def _dumps(value: object) -> bytes:
     return file.getvalue()
 
 
+def _on_the_cpu(value: Tensor) -> Tensor:
+    import torch
+
+    copy = value.detach().cpu()
+    if isinstance(value, torch.nn.Parameter):
+        return torch.nn.Parameter(copy, requires_grad=value.requires_grad)
+    return copy.requires_grad_(value.requires_grad)
+
+
 def _travels(value: object) -> bool:
     try:
-        _dumps(value)
+        dumps(value)
     except Exception:
         return False
     return True

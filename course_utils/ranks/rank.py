@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from ..ground.cells import PACKAGE
+from .payload import dumps
 from .session import Session, Task, begin, watch
 from .spans import SpanClock, recorder
 
@@ -82,10 +83,8 @@ def leave(connections: list[Connection]) -> NoReturn:
 
 
 def _finish(session: Session, result: object) -> None:
-    import cloudpickle
-
     try:
-        payload = cloudpickle.dumps(result)
+        payload = dumps(result)
     except Exception as error:
         raise TypeError(
             f"the function returned a {type(result).__name__}, which cannot be sent back to the notebook ({error}); "

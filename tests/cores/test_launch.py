@@ -243,6 +243,24 @@ def test_a_result_that_cannot_travel() -> None:
     assert "cannot be sent back to the notebook" in str(error)
 
 
+@pytest.mark.parametrize("spmd", [False, True])
+def test_what_is_left_on_the_device_comes_back_on_the_cpu(spmd: bool) -> None:
+    def work(given: torch.Tensor) -> dict:
+        layer = torch.nn.Linear(2, 1).to(pick())
+        half = torch.ones(2, dtype=torch.bfloat16).to(pick())
+        return {"given": str(given.device), "nested": [(half * 3, layer.weight)], "module": layer}
+
+    import torch_xla
+
+    for found in xla.launch(work, torch.ones(1).to(torch_xla.device()), cores=3, spmd=spmd, show=False).results:
+        ((half, weight),) = found["nested"]
+        assert (found["given"], half.device.type, half.dtype, half.tolist()) == ("cpu", "cpu", torch.bfloat16, [3, 3])
+        assert isinstance(weight, torch.nn.Parameter)
+        assert weight.device.type == "cpu"
+        assert found["module"].weight is weight, "what is one tensor there is one here"
+        assert found["module"](torch.ones(2)).requires_grad
+
+
 def test_spmd_errors_name_the_program() -> None:
     assert "the SPMD program raised ZeroDivisionError" in str(fails(lambda: 1 / 0, spmd=True))
     assert "the SPMD program ended with exit code 4" in str(fails(lambda: os._exit(4), spmd=True))
