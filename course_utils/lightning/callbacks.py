@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CHATTER = (
     "does not have many workers",  # a hint for large data sets; the digits are in memory
     "smaller than the logging interval",
+    "The `srun` command is available",
     "[TG]PU available but not used",
     r"Using `DistributedSampler` with the dataloaders",
 )
