@@ -13,7 +13,7 @@ from .ground import style
 from .ground.errors import CourseError, DeviceError, LaunchError, MetricError, RankError
 from .ground.timeline import Span, Timeline
 from .lessons.knobs import knobs
-from .live import LivePlot, live
+from .live import LivePlot, live, my_board
 from .machine import Device, Machine, discover, pick
 from .ranks import Run, Traffic, launch, report, span, warm_up
 
@@ -38,6 +38,7 @@ __all__ = [
     "knobs",
     "launch",
     "live",
+    "my_board",
     "pick",
     "pictures",
     "report",

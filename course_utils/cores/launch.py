@@ -128,6 +128,7 @@ def launch(
         run = Run(1, f"{count} devices of {where}", backend, [None], unit="program")
     else:
         run = Run(count, where, backend, [None] * count, unit="core")
+    run.name = getattr(function, "__name__", type(function).__name__)
     return carry_out(run, Cores(run.ranks, spmd=spmd), task, live=live, time_limit=time_limit, show=show)
 
 

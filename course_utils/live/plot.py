@@ -14,6 +14,7 @@ from ..ground.number import number
 from ..pictures import curves
 from ..pictures.axes import text_of
 from ..pictures.png import png_width
+from . import kept
 from .progress import Progress
 from .screen import Screen
 from .values import RATE, SHORTEST, Values
@@ -58,6 +59,7 @@ class LivePlot:
         self._loop: Progress | None = None  # the progress of `live`
         self._open = self._dirty = False
         self._unit = "rank"  # what the series are called: "rank 0", "core 0"
+        self._of_a_run = False
 
     @property
     def data(self) -> dict[str, dict[int, tuple[list[float], list[float]]]]:
@@ -107,7 +109,7 @@ class LivePlot:
         if self._ended is not None:
             self._clear()
             self._screen.renew()
-        self._unit = unit
+        self._unit, self._of_a_run = unit, True
         self._start(self._clock())
         if not self._off and self._screen.shell() is not None:
             self._screen.show({"text/html": "<i>waiting for the first values</i>", "text/plain": repr(self)})
@@ -132,6 +134,9 @@ class LivePlot:
         self._open, self._ended = False, self._clock()
         self._screen.leave()
         self._values.settle()
+        if not self._of_a_run and self.data:  # a run is kept by whoever launched it
+            first = {name: series[min(series)] for name, series in self.data.items()}
+            kept.keep(self.title or ", ".join(first), first, seconds=self._ended - self._begun)
         if self._screen.shell() is not None:
             with contextlib.suppress(Exception):  # a picture never ends a training run, nor hides how it ended
                 self._screen.show(*self._picture())

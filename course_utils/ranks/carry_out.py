@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import time
 from functools import partial
 
 from ..ground.errors import RankError, in_words
+from ..live import kept
 from ..live.plot import LivePlot
+from ..pictures.gantt import finding
 from . import failures
 from .heard import Heard
 from .printer import Printer
 from .processes import Ranks
 from .run import Run
 from .session import Task
+from .traffic import Traffic
+
+MOST = 2000  # records or spans that are looked at for the board
 
 
 def carry_out(
@@ -54,7 +60,26 @@ def carry_out(
             message.text, rank=message.rank, cause=message.cause, traceback=message.traceback, run=run,
             advice=message.advice,
         )  # fmt: skip
+    with contextlib.suppress(Exception):  # a note for the board never spoils a run
+        _keep(run, live)
     return run
+
+
+def _keep(run: Run, live: LivePlot | None) -> None:
+    """For the reader's board: what the first rank that reported measured, the timeline's finding, what rank 0 sent."""
+    if not kept.wanted(run.name):
+        return
+    values, title = (live, live.title) if live is not None else (LivePlot(), "")
+    for record in run.metrics[-MOST:] if live is None else ():
+        values.add(record)
+    series = {name: by_rank[min(by_rank)] for name, by_rank in values.data.items()}
+    timeline = finding(run.timeline) if 0 < len(run.timeline) <= MOST else ""
+    first = run.results[0]
+    found = [value for value in (first.values() if isinstance(first, dict) else [first]) if isinstance(value, Traffic)]
+    sent = sum(traffic.bytes_sent for traffic in found)
+    if series or timeline or sent:
+        kept.keep(run.name, series, title=title, ranks=run.ranks, unit=run.unit, device=run.device,
+                  seconds=run.seconds, timeline=timeline, sent=sent)  # fmt: skip
 
 
 def cells() -> dict:

@@ -75,7 +75,8 @@ def launch(
         timeout=None if time_limit is None else time_limit + 60,
         began=time.perf_counter(),
     )
-    run = Run(placement.ranks, placement.device, placement.backend, [None] * placement.ranks)
+    name = getattr(function, "__name__", type(function).__name__)
+    run = Run(placement.ranks, placement.device, placement.backend, [None] * placement.ranks, name=name)
     return carry_out(run, Ranks(placement.ranks), task, live=live, time_limit=time_limit, show=show)
 
 

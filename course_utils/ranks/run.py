@@ -19,6 +19,7 @@ class Run:
     output: list[str] = field(default_factory=list)  # what each rank printed
     timeline: Timeline = field(default_factory=lambda: Timeline([]))
     seconds: float = 0.0
+    name: str = ""  # of the function
     unit: str = "rank"  # what there are `ranks` of: "rank"; from `xla.launch` "core", or "program" with SPMD
 
     def column(self, name: str, *, rank: int = 0) -> list[float]:

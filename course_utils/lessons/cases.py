@@ -1,0 +1,224 @@
+"""The sick jobs of notebook 20, and what the healthy one is made of. Read this file when you have named the faults.
+
+A `sleep` stands for a large model's arithmetic, so that few cores can show several ranks at work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim import SGD, Optimizer
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from ..live.plot import LivePlot
+from ..machine.devices import pick
+from ..ranks.session import report
+from ..ranks.spans import span
+from .models import mlp
+
+FORWARD, BACKWARD = 0.02, 0.04  # seconds of sleep in a step
+
+
+def replica(lr: float = 0.1) -> tuple[DDP, Optimizer]:
+    """This rank's replica and its optimizer, after one step that no picture shows: whatever starts late has started."""
+    model = DDP(mlp().to(pick()))
+    model.register_comm_hook(shown := [], _in_a_span)
+    optimizer = SGD(model.parameters(), lr=lr)
+    (model(torch.zeros(1, 64, device=pick())).sum() * 0).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    dist.barrier()
+    shown.append(True)
+    return model, optimizer
+
+
+def _in_a_span(shown, bucket):  # torch refuses annotations that are text
+    """DDP's own mean of the gradients, as a bar of the timeline."""
+    message = span("all-reduce")
+    if shown:
+        message.start()
+    work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
+
+    def arrived(future: torch.futures.Future) -> Tensor:
+        message.stop()
+        return future.value()[0]
+
+    return work.get_future().then(arrived)
+
+
+def step(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, *, pace: float = 1.0) -> Tensor:
+    """One step in three spans; its loss. `pace` 2 makes forward and backward last twice as long."""
+    x, y = x.to(pick()), y.to(pick())
+    with span("forward"):
+        time.sleep(FORWARD * pace)
+        loss = cross_entropy(model(x), y)
+    with span("backward"):
+        time.sleep(BACKWARD * pace)
+        loss.backward()
+    with span("optimizer"):
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.detach()
+
+
+class Archive(Dataset):
+    """Rows that lie far away: reading each takes 5 ms."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        time.sleep(0.005)
+        return self.dataset[row]
+
+
+def case_a(dataset: Dataset, steps: int, pace: float = 3.0) -> None:
+    """One rank's device is slower than the others': it is hot, or somebody else computes there, too."""
+    slow = dist.get_rank() == dist.get_world_size() // 2
+    model, optimizer = replica()
+    batches = iter(DataLoader(dataset, 16, sampler=DistributedSampler(dataset)))
+    for _ in range(steps):
+        with span("data"):
+            x, y = next(batches)
+        step(model, optimizer, x, y, pace=pace if slow else 1.0)
+
+
+def case_b(dataset: Dataset, steps: int) -> None:
+    """Every batch is read when it is wanted, by the process that trains."""
+    model, optimizer = replica()
+    batches = iter(DataLoader(dataset, 16, sampler=DistributedSampler(dataset)))
+    for _ in range(steps):
+        with span("data"):
+            x, y = next(batches)
+        step(model, optimizer, x, y)
+
+
+def cut_layers(layers: int, ranks: int) -> list[int]:
+    """How many layers each rank takes; the last one takes what is left."""
+    each = layers // ranks
+    return [each] * (ranks - 1) + [layers - each * (ranks - 1)]
+
+
+def case_c(cut: Callable[[int, int], Sequence[int]] = cut_layers, batches: int = 5) -> None:
+    """Batches pass through a stack of layers, each rank a stage; `cut` says how many layers each takes."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    counts = cut(2 * ranks - 1, ranks)
+    layers = [nn.Linear(64, 64).to(pick()) for _ in range(counts[rank])]
+    dist.barrier()
+    sent = []
+    for _ in range(batches):
+        x = torch.ones(16, 64, device=pick())
+        if rank > 0:
+            with span("wait"):
+                dist.recv(x, rank - 1)
+                x.sum().item()  # on an accelerator recv returns at once; whoever reads waits
+        for number, layer in enumerate(layers, sum(counts[:rank])):
+            with span(f"forward {number}"):
+                time.sleep(0.03)
+                x = torch.relu(layer(x)).detach()
+        if rank + 1 < ranks:
+            sent.append((dist.isend(x, rank + 1), x))
+    for message, _ in sent:
+        message.wait()
+
+
+def train_large(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, pieces: int) -> Tensor:
+    """One step on the batch x, y, cut into pieces that fit into the memory; the mean loss."""
+    losses = []
+    optimizer.zero_grad()
+    for part, labels in zip(x.chunk(pieces), y.chunk(pieces), strict=True):
+        loss = cross_entropy(model(part), labels)
+        loss.backward()
+        losses.append(loss.detach())
+    optimizer.step()
+    return torch.stack(losses).mean()
+
+
+def case_d(rows: Sequence[Tensor], train: Callable[..., Tensor] = train_large, steps: int = 20) -> None:
+    """The same batches four times: whole, and in 2, 4 and 8 pieces."""
+    torch.set_num_threads(1)
+    for pieces in (1, 2, 4, 8):
+        model = mlp().to(pick())
+        optimizer = SGD(model.parameters(), lr=0.1)
+        generator = torch.Generator().manual_seed(0)
+        for number in range(steps):
+            chosen = torch.randint(len(rows[0]), (64,), generator=generator)
+            loss = train(model, optimizer, *(part[chosen].to(pick()) for part in rows), pieces)
+            norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])
+            report(step=number, **{"pieces": pieces, "loss": loss, "gradient norm": norm})
+
+
+def case_e(dataset: Dataset, epochs: int) -> None:
+    """Whoever shuffles is not told which epoch it is."""
+    sampler = DistributedSampler(dataset, seed=1)
+    model = DDP(mlp().to(pick()))
+    optimizer = SGD(model.parameters(), lr=0.02)
+    for epoch in range(epochs):
+        for number, (x, y) in enumerate(DataLoader(dataset, 16, sampler=sampler)):
+            loss = cross_entropy(model(x.to(pick())), y.to(pick()))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            report(step=number, epoch=epoch, loss=loss)
+
+
+def train_compiled(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], backend: Callable) -> None:
+    """Train on batches of any size; `backend` is called for each program that is made."""
+    compiled = torch.compile(model, backend=backend, dynamic=False)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches:
+        loss = cross_entropy(compiled(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def case_f(rows: Sequence[Tensor], plot: LivePlot, train: Callable[..., None] = train_compiled) -> None:
+    """Eight batches of eight sizes on one device; `plot` is told of each step."""
+    torch.compiler.reset()
+    made = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable:
+        made.append(graph)
+        return graph.forward  # torch's own operations, one by one: no C++ compiler is needed
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for size in (24, 31, 18, 27, 22, 29, 19, 26):
+            began = time.perf_counter()
+            yield tuple(part[:size].to(pick()) for part in rows)
+            plot.update(**{"programs made": len(made), "ms a step": 1000 * (time.perf_counter() - began)})
+
+    train(mlp().to(pick()), batches(), backend)
+    plot.close()
+
+
+def train_noisy(batches: Sequence[tuple[Tensor, Tensor]]) -> nn.Module:
+    """Train on this rank's batches, and leave out those that are broken; the trained network."""
+    model = DDP(mlp().to(pick()))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches:
+        loss = cross_entropy(model(x), y)
+        if not loss.isfinite():
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.module
+
+
+def case_g(rows: Sequence[Tensor], train: Callable[..., nn.Module] = train_noisy) -> str:
+    """Four batches on each rank; one row is broken."""
+    x, y = (part[: 64 * dist.get_world_size()].chunk(dist.get_world_size())[dist.get_rank()] for part in rows)
+    if dist.get_rank() == 1:
+        x = x.index_fill(0, torch.tensor(20), float("nan"))
+    train([(part.to(pick()), labels.to(pick())) for part, labels in zip(x.split(16), y.split(16), strict=True)])
+    return "trained"
