@@ -15,6 +15,7 @@ from ..pictures import curves
 from ..pictures.axes import text_of
 from ..pictures.png import png_width
 from . import kept
+from .files import Files, Until, ended
 from .progress import Progress
 from .screen import Screen
 from .values import RATE, SHORTEST, Values
@@ -102,6 +103,32 @@ class LivePlot:
             self._values.take(step, rank, self._clock() if at is None else at, values)
             self._dirty = True
 
+    def follow(self, folder: str | os.PathLike, *, until: Until = None, limit: float = 120.0) -> None:
+        """Draw what the ranks of a run write to *.jsonl in `folder`, a file a rank, one record a line, until it ends.
+
+        The files may come late, end in half a line, begin anew, and lie on a disk that hosts share.
+
+        Args:
+            folder: where they are; what `launch.export` writes reports to `runs`.
+            until: the run's `subprocess.Popen`, several, or a function that is asked ten times a second whether the
+                run is over. Without it, what is there now is drawn.
+            limit: after so many seconds without anything new, the plot ends with a sentence.
+        """
+        files, over = Files(folder), ended(until)
+        self.open()
+        shift = self._clock() - time.time()
+        self._loop = loop = Progress(self.total, "step", self._clock())
+        try:
+            for one in files.follow(over, limit, self.tick):
+                if isinstance(one, int):
+                    self._values.forget(one)
+                elif len(one) > 1:
+                    at = one.get("time", time.time()) + shift
+                    self.add(one | {"time": at})
+                    loop.saw(self._values.furthest(), at)
+        finally:
+            self.close()
+
     # -- pictures out -----------------------------------------------------------------------------------------------
 
     def open(self, unit: str = "rank") -> None:
@@ -156,7 +183,7 @@ class LivePlot:
         # Long runs get rarer frames, so that FRAMES of them last for more than an hour.
         self._due = now + max(SHORTEST, (self._cpu() - began) / SHARE, (now - self._begun) / 60)
 
-    def _follow(self, iterator: Iterator[T], total: int | None, unit: str) -> Iterator[T]:
+    def _each(self, iterator: Iterator[T], total: int | None, unit: str) -> Iterator[T]:
         begun = self._clock()
         self._loop = loop = Progress(total, unit, begun)
         self._start(begun)
@@ -226,4 +253,4 @@ def live(iterable: Iterable[T], plot: LivePlot | None = None, *, total: int | No
             total = len(iterable)
         except TypeError:
             total = None
-    return (plot or LivePlot())._follow(iterator, total, unit)
+    return (plot or LivePlot())._each(iterator, total, unit)

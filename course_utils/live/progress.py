@@ -17,10 +17,16 @@ class Progress:
     unit: str
     begun: float
     done: int = 0
+    last: float | None = None  # when the last one was done, where that is known
+
+    def saw(self, done: int, at: float) -> None:
+        """So many were done elsewhere, one of them at this time."""
+        self.begun = at if self.last is None else min(self.begun, at)
+        self.done, self.last = max(self.done, done), max(self.last or at, at)
 
     def text(self, now: float, *, ended: bool = False) -> str:
         """Items, rate, and the time left at the mean rate so far; at the end the time it took."""
-        seconds = max(now - self.begun, 1e-9)
+        seconds = max((now if self.last is None else self.last) - self.begun, 1e-9)
         parts = [f"{self.unit} {self.done:,}" + (f" of {self.total:,}" if self.total else "")]
         if self.done:
             rate = self.done / seconds

@@ -72,6 +72,15 @@ class Values:
         """Steps that every rank has finished, where steps count from 0."""
         return int(min(self._counts.values(), default=0))
 
+    def furthest(self) -> int:
+        """Steps that some rank has finished."""
+        return int(max(self._counts.values(), default=0))
+
+    def forget(self, rank: int) -> None:
+        """Drop all values of a rank that begins anew."""
+        for known in (self._counts, self._marks, self._latest, *self.data.values()):
+            known.pop(rank, None)
+
     def size(self) -> tuple[int, int]:
         """(ranks, steps of the longest series)."""
         steps = max((len(xs) for series in self.data.values() for xs, _ in series.values()), default=0)
