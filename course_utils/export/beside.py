@@ -51,18 +51,18 @@ spec:
 BESIDE = {"slurm": (".sbatch", SLURM), "kubernetes": (".yaml", KUBERNETES)}
 
 
-def beside_text(kind: str, script: str, text: str, *, ranks: int, nodes: int, device: str | None) -> tuple[str, str]:
+def beside_text(kind: str, script: str, text: str, *, ranks: int, nodes: int, cpu: bool) -> tuple[str, str]:
     """(suffix, text) of the file of this kind for a script of this name and text."""
     suffix, template = BESIDE[kind]
     each = ranks // nodes
     gpus = ""
-    if device != "cpu" and kind == "slurm":
+    if not cpu and kind == "slurm":
         gpus = f"#SBATCH --gpus-per-node={each}\n"
-    elif device != "cpu":
+    elif not cpu:
         gpus = f"    resourcesPerNode:\n      limits:\n        nvidia.com/gpu: {each}\n"
     name = PurePath(script).stem.replace("_", "-").lower()
     values = {"FILE": PurePath(script).with_suffix(suffix).name, "NODES": str(nodes), "EACH": str(each)}
-    cpus = str(each if device == "cpu" else 4 * each)  # with GPUs: some for the workers of a DataLoader
+    cpus = str(each if cpu else 4 * each)  # with GPUs: some for the workers of a DataLoader
     for key, value in {**values, "CPUS": cpus, "GPUS": gpus, "NAME": name, "SCRIPT": script}.items():
         template = template.replace(f"@{key}@", value)
     return suffix, template.replace("@TEXT@\n", textwrap.indent(text, " " * 8))

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 from ..ground.errors import CourseError
 from ..ranks.arguments import check_ranks
 from .beside import BESIDE, beside_text
-from .call import written
+from .call import Call
 from .collect import Collector
-from .script import MARK, Plan, script
+from .script import joined, script
 
 if TYPE_CHECKING:
     import os
 
     import torch
 
+MARK = "Exported from a notebook"
 FOR_THE_NOTEBOOK = ("live", "show")
 
 
@@ -45,7 +46,8 @@ def export(
         function: a function that a cell defines, and its arguments, as `launch` gets them.
         path: where to write it; a file that is not an export of before is not overwritten.
         ranks, nodes: how many processes in all, on how many hosts, in the commands that the script's first lines show.
-        device, backend, init_group: as for `launch`, now for the script. `live` and `show` mean nothing there.
+        device: "cpu", or by default the accelerators where each rank of a host has its own, else the CPU.
+        backend, init_group: as for `launch`, now for the script. `live` and `show` mean nothing there.
         time_limit: seconds that a collective waits for the other ranks, then the rank fails, and torchrun starts all
             of them again; by default torch's own, 10 minutes for nccl and 30 for gloo.
         beside: other files to write, of "slurm" (for sbatch) and "kubernetes" (a TrainJob of Kubeflow Trainer 2).
@@ -63,39 +65,24 @@ def export(
         raise CourseError(f"export(beside={beside!r}): {sorted(unknown)[0]} is none of {', '.join(BESIDE)}")
     path = Path(path)
     kwargs = {name: value for name, value in kwargs.items() if name not in FOR_THE_NOTEBOOK}
-    collector = Collector()
     plain = inspect.unwrap(function)
     if not inspect.isfunction(plain):
         raise CourseError(f"export needs a function that a cell defines by def, and got {function!r:.60}")
-    space = collector.space(plain.__globals__)
-    text, arguments = written(collector, space, function, args, kwargs)
-    collector.given.add("args")
-    call = collector.part(space, text, f"{path.name}'s main")
-    collector.parts.remove(call)
-    device = None if device is None else str(device)
-    group = _group(device, backend, time_limit) if init_group else ""
-    plan = Plan(_about(function, path.name, ranks, nodes), arguments, group, device)
-    files = {path: script(collector, call, plan)}
+    cpu = str(device).startswith("cpu")
+    collector = Collector(cpu=cpu)
+    call = Call(collector, collector.space(plain.__globals__), function, args, kwargs)
+    group = joined(cpu=cpu, backend=backend, time_limit=time_limit) if init_group else []
+    text = script(collector, call, _about(function, path.name, ranks, nodes), group)
+    files = {path: text}
     for kind in beside:
-        suffix, text = beside_text(kind, path.name, files[path], ranks=ranks, nodes=nodes, device=device)
-        files[path.with_suffix(suffix)] = text
+        suffix, other = beside_text(kind, path.name, text, ranks=ranks, nodes=nodes, cpu=cpu)
+        files[path.with_suffix(suffix)] = other
     for file in files:
         if file.exists() and MARK not in file.read_text(errors="replace"):
             raise CourseError(f"{file} is there already, and is no export: give another name, or remove it")
     for file, text in files.items():
         file.write_text(text)
     return path
-
-
-def _group(device: str | None, backend: str | None, time_limit: float | None) -> str:
-    backend = "gloo" if device == "cpu" and backend is None else backend
-    # Without a backend torch takes that of the accelerator it finds, also for ranks on the CPU.
-    first = "" if backend else "backend = dist.get_default_backend_for_device(device)\n"
-    options = [f'"{backend}"' if backend else "backend"]
-    if backend != "gloo" and device != "cpu":
-        options += ["device_id=device" if device else 'device_id=None if device.type == "cpu" else device']
-    options += [f"timeout=timedelta(seconds={time_limit:g})"] if time_limit else []
-    return f"{first}dist.init_process_group({', '.join(options)})"
 
 
 def _about(function: Callable, name: str, ranks: int, nodes: int) -> str:

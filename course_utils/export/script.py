@@ -1,4 +1,4 @@
-"""The parts of a function, its arguments and the script's own few functions, written down as one file."""
+"""The script as text: its imports, the parts under names of their own, and a main that makes the call."""
 
 from __future__ import annotations
 
@@ -6,101 +6,74 @@ import ast
 import sys
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 
 from ..ground.errors import CourseError
-from .call import Argument
-from .collect import Collector, Part
+from .call import Call
+from .collect import Collector, Elsewhere, Part
 from .literal import WIDTH
-from .templates import ALONE, MAIN, PICK, REPORT, SPAN
 
-MARK = "Exported from a notebook"
-RESERVED = ("main", "args", "device", "backend", "result", "arguments", "metrics_file", "ALONE", "RUNS", "STEPS")
-TALL = ("def ", "class ", "@", "if ")  # begins a block that stands between two empty lines
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the script does around the function."""
-
-    about: str  # its docstring
-    arguments: list[Argument]  # what the command line can change
-    group: str  # the lines that join the other ranks; "" where the function does so itself
-    device: str | None  # the kind of device; None: the accelerators where each rank has one
-
-
-def script(collector: Collector, call: Part, plan: Plan) -> str:
-    """The text of the script whose main makes this call."""
-    result = any(isinstance(node, ast.Return) and node.value for node in ast.walk(call.uses[0][1].names_in.tree))
-    own = _own(collector, plan, result)
-    _name_all(collector, call)
-    future = any(space.future_annotations for space in collector.spaces.values())
-    body = [_text(part) for part in collector.parts]
-    main = [_arguments(plan.arguments)] if plan.arguments else []
-    main += [_main(call, plan, result), END]
-    return _spaced([f'"""{plan.about}"""', _imports(collector.imports, future), *own, *body, *main])
+ARGUMENTS = '''\
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+OPTIONS
+    return parser.parse_args()'''
+MAIN = '''\
+def main() -> None:
+    """Join the other ranks, run, leave."""
+BODY'''
+ACCELERATOR = [
+    "device = pick()",
+    'if device.type != "cpu":',
+    "    torch.accelerator.set_device_index(device.index)",
+]
+RESULT = ['if os.environ["RANK"] == "0":', '    print(json.dumps({"result": result}, default=str))']
+END = 'if __name__ == "__main__":\n    main()'
 
 
-def _own(collector: Collector, plan: Plan, result: bool) -> list[str]:
-    """The script's stand-ins for the course's functions that it uses, with what they import."""
-    imports, own = [("os", None, "os")], [ALONE]
-    imports += [("json", None, "json")] if result else []
-    imports += [("argparse", None, "argparse")] if plan.arguments else []
-    if plan.group:
-        imports += [("torch.distributed", None, "dist")]
-        imports += [("datetime", "timedelta", "timedelta")] if "timedelta" in plan.group else []
-        imports += [("torch.distributed.elastic.multiprocessing.errors", "record", "record")]
-    if plan.group and plan.device != "cpu":
-        collector.helper("pick")
-    if "pick" in collector.helpers:
-        imports += [("torch", None, "torch")]
-        own += [PICK.get(plan.device, PICK["other"]).replace("KIND", str(plan.device))]
-    if "report" in collector.helpers:
-        counted = not all(one.args or "step" in {k.arg for k in one.keywords} for one in _calls(collector, "report"))
-        imports += [(name, None, name) for name in ("json", "time", *["itertools"] * counted)]
-        imports += [("functools", "cache", "cache"), ("pathlib", "Path", "Path"), ("typing", "TextIO", "TextIO")]
-        own += [REPORT["counted" if counted else "given"]]
-    if "span" in collector.helpers:
-        imports += [("torch.profiler", "record_function", "record_function"), ("typing", "Self", "Self")]
-        own += [SPAN]
-    for one in _calls(collector, "pick"):
-        if one.args or one.keywords:
-            raise CourseError(
-                f"{ast.unparse(one)} cannot be exported: the script knows pick() alone, this rank's device. "
-                'What to do: write pick(), or torch.device("cpu") for the CPU.'
-            )
-    for each in imports:
-        collector.imported(*each)
-    return own
+def script(collector: Collector, call: Call, about: str, group: list[str]) -> str:
+    """The text of the script that makes this call after the lines that join the other ranks, if it has any."""
+    returns = (one for one in ast.walk(call.function.snippet.tree) if isinstance(one, ast.Return))
+    result = any(one.value for one in returns)
+    own = []
+    if call.options:
+        options = "\n".join(f"    parser.add_argument({option})" for option in call.options)
+        own.append(collector.part(collector.standins, ARGUMENTS.replace("OPTIONS", options), "arguments"))
+    before = ["args = arguments()"] * bool(own) + ["os.environ.update(ALONE | os.environ)", *group]
+    body = [*before, "result = " * result + call.text, *RESULT * result]
+    body += ["dist.destroy_process_group()"] if group else []
+    text = "@record\n" * bool(group) + MAIN.replace("BODY", textwrap.indent("\n".join(body), "    "))
+    first = text.splitlines().index(f"    {before[-1]}") + 2
+    rows = range(first, first + call.text.count("\n") + 1)
+    own.append(collector.part(collector.standins, text, "main", Elsewhere(rows, call.space, call.given)))
+    parts = [*collector.imports.values(), *collector.parts]
+    _name_all(sorted(parts, key=lambda part: (part not in own, not part.import_of, part.home != call.space.name)))
+    return _spaced([f'"""{about}"""', _imports(collector.imports.values()), *map(_text, collector.parts), END])
 
 
-def _calls(collector: Collector, helper: str) -> Iterable[ast.Call]:
-    found = collector.helpers.get(helper)
-    for part in collector.parts:
-        for node in (node for node, used, _ in part.uses if used is found):
-            parent = part.names_in.parents[node]
-            if isinstance(parent, ast.Call) and parent.func is node:
-                yield parent
+def joined(*, cpu: bool, backend: str | None, time_limit: float | None) -> list[str]:
+    """The lines of main in which a rank takes its device and joins the others."""
+    backend = "gloo" if cpu and backend is None else backend
+    options = [f'"{backend}"' if backend else "backend"]
+    options += [] if backend == "gloo" or cpu else ['device_id=None if device.type == "cpu" else device']
+    options += [f"timeout=timedelta(seconds={time_limit:g})"] if time_limit else []
+    # Without a backend torch takes that of the accelerator it finds, also for ranks on the CPU.
+    chosen = [] if backend else ["backend = dist.get_default_backend_for_device(device)"]
+    return [*([] if cpu else ACCELERATOR), *chosen, f"dist.init_process_group({', '.join(options)})"]
 
 
-def _name_all(collector: Collector, call: Part) -> None:
+def _name_all(parts: list[Part]) -> None:
     """Give each part names of its own in the script, none of which a local variable of its users hides."""
-    taken: dict[str, Part] = dict.fromkeys(RESERVED, call)
-    helpers = [*collector.helpers.values()]
-    parts = [*helpers, *collector.imports.values(), *collector.parts]
-    home = call.home
-    users: dict[tuple[Part, str], list[tuple[ast.AST, Part]]] = {}
-    for part in [*parts, call]:
-        for node, used, name in part.uses:
-            users.setdefault((used, name), []).append((node, part))
-    for part in sorted(parts, key=lambda part: (part.home != home, not part.import_of, part not in helpers)):
+    taken: dict[str, Part] = {}
+    for part in parts:
+        users = [(node, user, name) for user in parts for node, used, name in user.uses if used is part]
         for name in part.names:
-            prefix = part.home.rpartition(".")[2].strip("_")
-            second = f"{prefix}_{name.strip('_')}"
-            for choice in [name] if part.import_of or part in helpers else [name, second, f"{second}_"]:
-                hidden = [u for node, u in users.get((part, name), []) if _differs(node, choice) and choice in u.locals]
-                if not hidden and taken.setdefault(choice, part) is part:
+            second = f"{part.home.rpartition('.')[2].strip('_')}_{name.strip('_')}"
+            for choice in [name] if part.import_of else [name, second, f"{second}_"]:
+                free = taken.setdefault(choice, part) is part
+                local = {user for node, user, one in users if one == name and ast.unparse(node) != choice}
+                if free and not any(choice in user.snippet.locals for user in local):
                     part.names[name] = choice
                     break
             else:
@@ -110,84 +83,47 @@ def _name_all(collector: Collector, call: Part) -> None:
                 )
 
 
-def _differs(node: ast.AST, name: str) -> bool:
-    return ast.unparse(node) != name
-
-
 def _text(part: Part) -> str:
-    changes = [(node, used.names[name]) for node, used, name in part.uses if _differs(node, used.names[name])]
+    changes = [(node, used.names[name]) for node, used, name in part.uses if ast.unparse(node) != used.names[name]]
     for node, to in changes:
         first = next(inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name))
-        if first in part.locals:
+        if first in part.snippet.locals:
             raise CourseError(
                 f"{ast.unparse(node)}, which is {to} in the script, stands beside a variable {first} of the same "
                 "function. What to do: give the variable another name."
             )
-    own = [node for node in part.names_in.tree.body if part.names.get(getattr(node, "name", None), None)]
-    changes += [(node, part.names[node.name]) for node in own if part.names[node.name] != node.name]
-    return part.names_in.replaced(changes)
+    named = [node for node in part.snippet.tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    changes += [(node, part.names[node.name]) for node in named if part.names[node.name] != node.name]
+    return part.snippet.replaced(changes)
 
 
-def _main(call: Part, plan: Plan, result: bool) -> str:
-    lines = ["args = arguments()"] if plan.arguments else []
-    lines += ["os.environ.update(ALONE | os.environ)"]
-    if plan.group:
-        if plan.device != "cpu":
-            lines += ["device = pick()"]
-            lines += ['if device.type != "cpu":', "    torch.accelerator.set_device_index(device.index)"]
-        lines += plan.group.splitlines()
-    lines += _wrapped(("result = " if result else "") + _text(call)).splitlines()
-    if result:
-        lines += ['if os.environ["RANK"] == "0":', '    print(json.dumps({"result": result}, default=str))']
-    lines += ["dist.destroy_process_group()"] if plan.group else []
-    main = MAIN.replace("    BODY", textwrap.indent("\n".join(lines), "    "))
-    return main if plan.group else main.replace("@record\n", "")
-
-
-END = 'if __name__ == "__main__":\n    main()'
-
-
-def _arguments(arguments: list[Argument]) -> str:
-    lines = ['def arguments() -> argparse.Namespace:', '    """What the command line says."""',
-             "    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])"]  # fmt: skip
-    lines += [f"    parser.add_argument({argument.declared})" for argument in arguments]
-    return "\n".join([*lines, "    return parser.parse_args()"])
-
-
-def _wrapped(call: str) -> str:
-    """A call over several lines where one is too long, as ruff would write it."""
-    if len(call) <= WIDTH - 4:
-        return call
-    node = ast.parse(call).body[0].value
-    result = call[: node.col_offset]
-    inside = [ast.get_source_segment(call, part) for part in node.args]
-    inside += [f"{k.arg}={ast.get_source_segment(call, k.value)}" for k in node.keywords]
-    head, one_line = ast.get_source_segment(call, node.func), ", ".join(inside)
-    rows = [one_line] if len(one_line) <= WIDTH - 8 else [f"{each}," for each in inside]
-    return f"{result}{head}(\n" + textwrap.indent("\n".join(rows), "    ") + "\n)"
-
-
-def _imports(found: Iterable[tuple[str, str | None, str]], future: bool) -> str:
+def _imports(parts: Iterable[Part]) -> str:
     """The imports, sorted as isort does: the future, Python's own, others; `import x` before `from x import y`."""
-    sections = ["from __future__ import annotations"] if future else []
+    sections = ["from __future__ import annotations"]
+    found = sorted((*part.import_of, *part.names) for part in parts if part.import_of[1] is not None)
+    whole = [(part.import_of[0], *part.names) for part in parts if part.import_of[1] is None]
+    whole.sort(key=lambda one: (one[0], one[0].partition(".")[0] != one[1], one[1]))
     for standard in (True, False):
-        plain, named = set(), {}
-        for module, attribute, name in found:
-            if (module.partition(".")[0] in sys.stdlib_module_names) != standard:
-                continue
-            if attribute is None:
-                plain.add((module, f"import {module}" + (f" as {name}" if name != module.partition(".")[0] else "")))
-            else:
-                renamed = attribute if name != attribute else ""  # which stands on a line of its own
-                named.setdefault((module, renamed, name if renamed else ""), []).append(attribute)
-        lines = [line for _, line in sorted(plain)]
-        for (module, renamed, name), attributes in sorted(named.items()):
-            names = [f"{renamed} as {name}"] if renamed else sorted({*attributes}, key=_member)
+        here = [one for one in found if _standard(one[0]) == standard]
+        lines = [
+            f"import {module}" + f" as {name}" * (name != module.partition(".")[0])
+            for module, name in whole
+            if _standard(module) == standard
+        ]
+        for module in dict.fromkeys(module for module, *_ in here):
+            names = {attribute for of, attribute, name in here if of == module and name == attribute}
+            names = sorted(names, key=_member)
             line = f"from {module} import {', '.join(names)}"
-            rows = "".join(f"    {name},\n" for name in names)
-            lines.append(line if len(line) <= WIDTH else f"from {module} import (\n{rows})")
+            if len(line) > WIDTH:
+                line = f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
+            lines += [line] if names else []
+            lines += [f"from {module} import {one} as {name}" for of, one, name in here if of == module and one != name]
         sections += ["\n".join(lines)] if lines else []
     return "\n\n".join(sections)
+
+
+def _standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
 
 
 def _member(name: str) -> tuple[int, str]:
@@ -196,11 +132,11 @@ def _member(name: str) -> tuple[int, str]:
 
 
 def _spaced(blocks: list[str]) -> str:
-    """Two empty lines around functions and classes, one after the imports, none between short constants."""
-    text = f"{blocks[0]}\n\n{blocks[1]}\n\n"
-    for before, block in pairwise(["", *blocks[2:]]):
+    """Two empty lines between blocks; one after the imports, none between short constants, where no `def` follows."""
+    text = f"{blocks[0]}\n\n{blocks[1]}"
+    for before, block in pairwise(["\n", *blocks[2:]]):
         first = next(line for line in block.splitlines() if not line.startswith("#"))
-        apart = first.startswith(TALL) or any(line.startswith(TALL) for line in before.splitlines())
-        loose = "\n" in before or "\n" in block
-        text += ("\n\n\n" if apart else "" if not before else "\n\n" if loose else "\n") + block
+        tall = first.startswith(("def ", "class ", "@", "if ")) or before.startswith(("def ", "class "))
+        text += "\n\n\n" if tall else "\n\n" if before == "\n" else "\n" if "\n" not in before + block else "\n\n\n"
+        text += block
     return text + "\n"

@@ -1,4 +1,4 @@
-"""Which modules are copied into the script, and which values no statement can make again."""
+"""Where a value is from: copied into the script with its module, imported there, or of this kernel only."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from ..ground.errors import LaunchError
 from ..ranks.payload import packed
 
-COPIED = ("course_utils.lessons.", "course_utils.theory.")
+COPIED = ("course_utils.lessons.", "course_utils.theory.", "course_utils.export.standins")
 INSTALLED = tuple({path for key, path in sysconfig.get_paths().items() if key in ("stdlib", "platstdlib")})
 
 
-def inlined(module: str) -> bool:
+def copied(module: str) -> bool:
     """Is its source copied? That of the lessons is, and that of modules that are files beside the notebook."""
     top = module.partition(".")[0]
-    if top == "course_utils" or top == "__main__" or top in sys.stdlib_module_names:
+    if top in ("course_utils", "__main__") or top in sys.stdlib_module_names:
         return module.startswith(COPIED)
     try:
         file = getattr(sys.modules.get(top), "__file__", None) or getattr(find_spec(top), "origin", None)
@@ -28,13 +28,29 @@ def inlined(module: str) -> bool:
     return bool(file) and file.endswith(".py") and "-packages" not in file and not file.startswith(INSTALLED)
 
 
-def ours(value: Any) -> bool:
-    """Is it a module, class, function or object of the course?"""
+def tool(module: str) -> bool:
+    """Is it a module of the course that only a notebook has?"""
+    return module.partition(".")[0] == "course_utils" and not copied(module)
+
+
+def home(value: Any) -> str:
+    """The module that a value, or the class of it, is from."""
     if isinstance(value, types.ModuleType):
-        module = value.__name__
-    else:
-        module = getattr(value, "__module__", None) or type(value).__module__
-    return isinstance(module, str) and module.partition(".")[0] == "course_utils"
+        return value.__name__
+    module = getattr(value, "__module__", None)
+    return module if isinstance(module, str) else type(value).__module__
+
+
+def public_name(value: Any) -> tuple[str, str] | None:
+    """(module, name) that an installed class or function is imported by: the shortest module that has it."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or copied(module) or tool(module):
+        return None
+    parts = module.split(".")
+    for shorter in (".".join(parts[:end]) for end in range(1, len(parts) + 1)):
+        if shorter != "__main__" and getattr(sys.modules.get(shorter), name, None) is value:
+            return shorter, name
+    return None
 
 
 def stateful(value: Any) -> str | None:
@@ -52,23 +68,4 @@ def stateful(value: Any) -> str | None:
         packed(type, (value,), {})
     except LaunchError:
         return f"a {type(value).__name__}, which cannot leave this process"
-    return None
-
-
-def public_name(value: Any) -> tuple[str, str] | None:
-    """(module, name) that an installed class or function is imported by: the shortest module that has it."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if (
-        not isinstance(module, str)
-        or not isinstance(name, str)
-        or module == "__main__"
-        or ours(value)
-        or inlined(module)
-    ):
-        return None
-    parts = module.split(".")
-    for end in range(1, len(parts) + 1):
-        shorter = ".".join(parts[:end])
-        if getattr(sys.modules.get(shorter), name, None) is value:
-            return shorter, name
     return None

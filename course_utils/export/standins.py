@@ -1,6 +1,22 @@
-"""What the script has in place of the course's own functions, as text."""
+"""What an exported script has in place of the course's own functions; its source goes into the script as it is."""
 
-ALONE = """\
+from __future__ import annotations
+
+import argparse  # noqa: F401  the scripts' own main uses these
+import itertools
+import json
+import os
+import time
+from datetime import timedelta  # noqa: F401
+from functools import cache
+from pathlib import Path
+from typing import Self, TextIO
+
+import torch
+import torch.distributed as dist  # noqa: F401
+from torch.distributed.elastic.multiprocessing.errors import record  # noqa: F401
+from torch.profiler import record_function
+
 # What torchrun sets; `python` alone is a world of one rank.
 ALONE = {
     "RANK": "0",
@@ -9,27 +25,19 @@ ALONE = {
     "LOCAL_WORLD_SIZE": "1",
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "0",
-}"""
+}
+RUNS = Path("runs")
+STEPS = itertools.count()
 
-PICK = {
-    None: '''\
+
 def pick() -> torch.device:
     """This rank's accelerator where each rank of this host has its own, else the CPU."""
     kind = torch.accelerator.current_accelerator(check_available=True)
     if kind is None or kind.type == "mps" or torch.accelerator.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
         return torch.device("cpu")
-    return torch.device(kind.type, int(os.environ["LOCAL_RANK"]))''',
-    "cpu": '''\
-def pick() -> torch.device:
-    """This rank's device."""
-    return torch.device("cpu")''',
-    "other": '''\
-def pick() -> torch.device:
-    """This rank's device; ranks share them where there are too few."""
-    return torch.device("KIND", int(os.environ["LOCAL_RANK"]) % torch.accelerator.device_count())''',
-}
+    return torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
 
-_REPORT = '''\
+
 @cache
 def metrics_file() -> TextIO:
     """This rank's file; a run that is started again goes on at its end."""
@@ -37,23 +45,16 @@ def metrics_file() -> TextIO:
     return (RUNS / f"rank{os.environ['RANK']}.jsonl").open("a", buffering=1)
 
 
-def report(step: int STEP, **values: float) -> None:
+def report(step: int | None = None, **values: float) -> None:
     """Write one JSON line to this rank's file; rank 0 prints it, too."""
-    head = {"rank": int(os.environ["RANK"]), "step": COUNT, "time": time.time()}
+    step = next(STEPS) if step is None else step
+    head = {"rank": int(os.environ["RANK"]), "step": step, "time": time.time()}
     line = json.dumps(head | {name: float(value) for name, value in values.items()})
     print(line, file=metrics_file())
     if head["rank"] == 0:
-        print(line, flush=True)'''
+        print(line, flush=True)
 
-REPORT = {
-    "given": 'RUNS = Path("runs")\n\n\n' + _REPORT.replace(" STEP", "").replace("COUNT", "step"),
-    "counted": 'RUNS = Path("runs")\nSTEPS = itertools.count()\n\n\n'
-    + _REPORT.replace("step: int STEP", "step: int | None = None").replace(
-        "COUNT", "next(STEPS) if step is None else step"
-    ),
-}
 
-SPAN = '''\
 class span(record_function):
     """A stretch of work, by name, for torch.profiler."""
 
@@ -65,10 +66,4 @@ class span(record_function):
         return self
 
     def stop(self) -> None:
-        self.__exit__(None, None, None)'''
-
-MAIN = '''\
-@record
-def main() -> None:
-    """Join the other ranks, run, leave."""
-    BODY'''
+        self.__exit__(None, None, None)
