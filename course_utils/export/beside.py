@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import textwrap
 from pathlib import PurePath
 
@@ -60,9 +62,10 @@ def beside_text(kind: str, script: str, text: str, *, ranks: int, nodes: int, cp
         gpus = f"#SBATCH --gpus-per-node={each}\n"
     elif not cpu:
         gpus = f"    resourcesPerNode:\n      limits:\n        nvidia.com/gpu: {each}\n"
-    name = PurePath(script).stem.replace("_", "-").lower()
+    name = re.sub("[^a-z0-9]+", "-", PurePath(script).stem.lower()).strip("-")
+    name = name if name[:1].isalpha() else f"job-{name}"  # what Kubernetes allows
     values = {"FILE": PurePath(script).with_suffix(suffix).name, "NODES": str(nodes), "EACH": str(each)}
     cpus = str(each if cpu else 4 * each)  # with GPUs: some for the workers of a DataLoader
-    for key, value in {**values, "CPUS": cpus, "GPUS": gpus, "NAME": name, "SCRIPT": script}.items():
+    for key, value in {**values, "CPUS": cpus, "GPUS": gpus, "NAME": name, "SCRIPT": shlex.quote(script)}.items():
         template = template.replace(f"@{key}@", value)
     return suffix, template.replace("@TEXT@\n", textwrap.indent(text, " " * 8))

@@ -15,7 +15,7 @@ from .literal import WIDTH, NoLiteral, literal
 from .origin import public_name, stateful
 from .sources import Namespace
 
-LOCALS = ("args", "backend", "device", "result")  # mean something else in the script's main
+LOCALS = {"args", "backend", "device", "result"}  # mean something else in the script's main
 
 
 class Call:
@@ -104,6 +104,7 @@ class Call:
         made = self.space.binding(names[-1])
         if made and isinstance(made.node, ast.Assign) and not routine and made.names == {names[-1]}:
             text = ast.get_source_segment(made.source.text, made.node.value)
-            if "\n" not in text and (self.space.name, names[-1]) not in self.collector.known:
+            uses = {one.id for one in ast.walk(made.node.value) if isinstance(one, ast.Name)}
+            if "\n" not in text and not uses & LOCALS and (self.space.name, names[-1]) not in self.collector.known:
                 return text
         return names[-1]

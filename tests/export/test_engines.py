@@ -106,12 +106,13 @@ def test_batch_file_is_a_shell_script(exported) -> None:
 
 
 def test_train_job_fits_its_schema(exported) -> None:
-    """Kubeflow's own models of its API, made from its schema; and the script in it is the script."""
+    """By Kubeflow's own models of its API, made from its schema; and the script in it is the script."""
     import yaml
 
     job = yaml.safe_load(exported[0].with_suffix(".yaml").read_text())
     shell = job["spec"]["trainer"]["command"][-1]
     assert exported[0].read_text().rstrip() in shell
+    assert job["metadata"]["generateName"] == "train-"
     assert subprocess.run(["bash", "-n", "-c", shell], capture_output=True).returncode == 0
     models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install kubeflow-trainer-api checks more")
     fits = models.TrainerV1alpha1TrainJob.from_dict(job)

@@ -292,6 +292,16 @@ def test_a_file_of_somebody_else_stays(tmp_path) -> None:
         launch.export(notebook["f"], path, init_group=False)
 
 
+def test_names_of_files_and_jobs(tmp_path) -> None:
+    notebook = Notebook("def f():\n    return 1")
+    launch.export(notebook["f"], tmp_path / "06 My_job.py", beside=("slurm", "kubernetes"), device="cpu")
+    assert {one.name for one in tmp_path.iterdir()} == {f"06 My_job{end}" for end in (".py", ".sbatch", ".yaml")}
+    for end in (".sbatch", ".yaml"):
+        text = (tmp_path / f"06 My_job{end}").read_text()
+        assert "job-06-my-job" in text, "a name begins with a letter, and has letters, digits and - in it"
+        assert "'06 My_job.py'" in text
+
+
 def test_spans_reports_and_devices(tmp_path) -> None:
     notebook = Notebook(
         "from course_utils import pick, report, span",
