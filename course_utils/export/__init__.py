@@ -1,7 +1,8 @@
 """A function from a notebook cell as a script of its own, for `torchrun`, Slurm, Kubernetes: `launch.export`.
 
-Start with `export.py`; `collect.py` finds what the function needs from other cells with the statements of `sources.py`
-and the values of `literal.py`, `script.py` writes it down, `beside.py` the files that clusters ask for.
+Start with `export.py`; `collect.py` finds what the function needs from other cells and modules, `standins.py` among
+them, which has plain torch in place of the course's own functions; `script.py` writes it down as one file, and
+`beside.py` the files that clusters ask for.
 """
 
 from .export import export

@@ -143,7 +143,7 @@ class Collector:
         statement = space.binding(name)
         node = statement and statement.node
         if isinstance(node, ast.Import):
-            (alias,) = [one for one in node.names if name in (one.asname, one.name.partition(".")[0])]
+            alias = next(one for one in node.names if name in (one.asname, one.name.partition(".")[0]))
             return self.imported(alias.name, None, name, user)
         if isinstance(node, ast.ImportFrom):
             alias = next(one for one in node.names if name in (one.asname, one.name))
