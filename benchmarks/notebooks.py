@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -33,16 +34,16 @@ assert launch(work, ranks=2, device="cpu").results == [1, 1]
 
 
 class Peak(threading.Thread):
-    """The largest PSS of a process tree, MB, until it is stopped."""
+    """The largest PSS of a process tree, MB, until it is stopped; or the largest of what `look` says of it."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, look: Callable[[int], float] = memory) -> None:
         super().__init__(daemon=True)
-        self.pid, self.value, self._ended = pid, 0.0, threading.Event()
+        self.pid, self.look, self.value, self._ended = pid, look, 0.0, threading.Event()
         self.start()
 
     def run(self) -> None:
         while not self._ended.wait(EVERY):
-            self.value = max(self.value, memory(self.pid))
+            self.value = max(self.value, self.look(self.pid))
 
     def end(self) -> float:
         self._ended.set()

@@ -82,20 +82,23 @@ def test_a_slider_needs_no_kernel(light: Lab) -> None:
 
 
 FOCUS = """() => {
-  const e = document.activeElement, style = getComputedStyle(e);
-  return [e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.labels?.[0]?.textContent ||
-    e.textContent, style.outlineStyle !== 'none' || style.boxShadow !== 'none']; }"""
+  const e = document.activeElement, name = e.getAttribute('aria-label') || e.labels?.[0]?.textContent || e.textContent;
+  const look = () => { const s = getComputedStyle(e); return s.outlineStyle + s.boxShadow + s.borderTopColor; };
+  const on = look(); e.blur(); const off = look(); e.focus();
+  return [name, on !== off]; }"""
 
 
 def tab_to(notebook: Notebook, name: str) -> None:
     """Press Tab until a control of this name has the keyboard; it must look like it."""
+    passed = []
     for _ in range(12):
         notebook.page.keyboard.press("Tab")
         found, marked = notebook.page.evaluate(FOCUS)
-        if found.strip() == name:
+        passed.append(found.strip()[:20])
+        if passed[-1] == name:
             assert marked, f"nobody sees that {name} has the keyboard"
             return
-    raise AssertionError(f"twelve times Tab, and never {name}")
+    raise AssertionError(f"twelve times Tab, and never {name}: {passed}")
 
 
 def test_a_player_by_keyboard(light: Lab) -> None:

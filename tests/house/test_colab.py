@@ -1,0 +1,68 @@
+"""Colab and Kaggle: a machine has its own torch; pip adds our package from the repository, nothing else, and notebooks
+run in a folder of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXECUTE = """
+import nbformat, sys
+from nbclient import NotebookClient
+notebook = nbformat.read(sys.argv[1], 4)
+NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+"""
+FOUND = """
+import course_utils, torch
+from course_utils import pictures
+pictures.explorer()  # the scripts came along
+print(course_utils.__file__, torch.__file__, sep="\\n")
+"""
+
+
+def run(*command: object, folder: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [*map(str, command)]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def colab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that has all that this one has, except course_utils."""
+    folder = tmp_path_factory.mktemp("colab")
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", folder=folder)
+    there = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
+    (there / "theirs").mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if "course_utils" not in entry.name:
+            (there / "theirs" / entry.name).symlink_to(entry)
+    (there / "theirs.pth").write_text(f"{there / 'theirs'}\n")
+    return folder / "venv" / "bin" / "python"
+
+
+@pytest.mark.skipif(not ((ROOT / ".git").exists() and shutil.which("git")), reason="left out without git")
+def test_pip_adds_our_package_and_nothing_else(colab: Path, tmp_path: Path) -> None:
+    def installed() -> set[tuple[str, str]]:
+        listed = json.loads(run(colab, "-m", "pip", "list", "--format", "json", folder=tmp_path))
+        return {(package["name"].replace("-", "_"), package["version"]) for package in listed}
+
+    before = installed()
+    assert any(name == "torch" for name, _ in before)
+    # --no-index: whatever pip would fetch, it would be one package too many.
+    run(colab, "-m", "pip", "install", "--no-index", "--no-build-isolation", f"git+{ROOT.as_uri()}", folder=tmp_path)
+    assert {name for name, _ in installed() ^ before} == {"course_utils"}
+    ours, torch = run(colab, "-c", FOUND, folder=tmp_path).splitlines()
+    assert Path(ours).is_relative_to(colab.parents[1])
+    assert "theirs" in torch
+    shutil.copy(ROOT / "notebooks" / "00_start_here.ipynb", tmp_path)
+    run(colab, "-c", EXECUTE, "00_start_here.ipynb", folder=tmp_path)
