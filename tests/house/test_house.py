@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -85,6 +86,32 @@ def test_pins_are_what_is_installed() -> None:
     assert {pin: metadata.version(pin).split("+")[0] for pin in wanted} == wanted
     binder = (ROOT / "binder" / "requirements.txt").read_text()
     assert f"torch=={wanted['torch']}+cpu" in binder
+
+
+def test_binder_names_what_is_there(tmp_path: Path) -> None:
+    """Its Python is one of the course's, its build leaves a kernel for the notebooks on XLA and a sentence for them."""
+    folder = ROOT / "binder"
+    python = re.fullmatch(r"python-(3\.\d+)\s*", (folder / "runtime.txt").read_text())[1]
+    assert (3, 11) <= tuple(map(int, python.split("."))) <= (3, 14)
+    lines = [line for line in (folder / "requirements.txt").read_text().splitlines() if line[:1] not in ("#", "")]
+    assert lines[-2:] == ["-r ../requirements.txt", "-e ."]
+    build = (folder / "postBuild").read_text().partition("<<'PYTHON'\n")[2].partition("PYTHON\n")[0]
+    build = f"import sys; sys.prefix = {str(tmp_path)!r}\n{build}"
+    subprocess.run([sys.executable, "-c", build], cwd=ROOT, check=True)
+    kernel = json.loads((tmp_path / "share/jupyter/kernels/xla/kernel.json").read_text())
+    assert kernel["argv"][0] == sys.executable
+    assert "Binder" in (tmp_path / "xla-build").read_text()
+    for name in ("postBuild", "start"):
+        assert (folder / name).stat().st_mode & 0o111, f"{name} must be executable"
+        subprocess.run(["bash", "-n", folder / name], check=True)
+
+
+def test_the_container_is_built_by_make() -> None:
+    text = (ROOT / ".devcontainer" / "devcontainer.json").read_text()
+    about = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+    assert re.search(r":\d+-3\.1[1-4]-\w+$", about["image"]), "an image of one major version, Python and Debian"
+    assert about["postCreateCommand"] == "make course"
+    assert re.search(r"^env course:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def test_pins_of_the_xla_kernel() -> None:
