@@ -32,8 +32,9 @@ class Group:
     def __init__(self, limit: int) -> None:
         lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
         old = next((path for _, names, path in lines if "memory" in names.split(",")), None)
-        self.home = TREE / "memory" / old.strip("/") if old else TREE  # below version 2's root processes may stay
-        self.folder = self.home / "course-binder"
+        new = next((path for number, _, path in lines if number == "0"), "/")
+        self.home = TREE / "memory" / old.strip("/") if old else TREE / new.strip("/")
+        self.folder = (self.home if old else TREE) / "course-binder"  # version 2: where processes are, no group may be
         self.folder.mkdir(exist_ok=True)
         (self.folder / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(limit))
         swap, most = ("memory.memsw.limit_in_bytes", limit) if old else ("memory.swap.max", 0)
