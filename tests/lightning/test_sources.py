@@ -69,3 +69,11 @@ def test_nothing_reads_tpu_cores() -> None:
     for package in (pytorch, fabric, torch_xla):
         for file in Path(package.__file__).parent.rglob("*.py"):
             assert "TPU_CORES" not in file.read_text(encoding="utf-8"), file
+
+
+def test_seed_everything_leaves_xla_alone() -> None:
+    import torch_xla.core.xla_model as xm
+
+    torch_xla.manual_seed(5)
+    pytorch.seed_everything(3, verbose=False)
+    assert xm.get_rng_state() == 5
