@@ -49,9 +49,10 @@ def my_board() -> Board:
     Example:
         my_board().save("board.html")
     """
-    runs = [record for record in kept.kept() if isinstance(record.get("name"), str)]
+    runs = kept.kept()
     books = sorted({record["notebook"] for record in runs})
-    head = "".join(f'<th style="{_CELL}" scope="col">{name}</th>' for name in ("run", "on", "took, with its start", "measured", "day"))
+    names = ("run", "on", "took, with its start", "measured", "day")
+    head = "".join(f'<th style="{_CELL}" scope="col">{name}</th>' for name in names)
     rows = []
     for book in books:
         rows.append(f'<tr><th colspan="5" scope="rowgroup" style="{_CELL};padding-top:14px">'

@@ -97,8 +97,10 @@ def _read(file: Path | None) -> Iterable[dict]:
     for line in lines:
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             record = json.loads(line)
-            _key(record)
-            if isinstance(record["at"], int) and all(len(x) == len(y) for x, y in record["curves"].values()):
+            texts, curves = (record["notebook"], record["name"]), record["curves"].values()
+            numbers = [record["at"], *(number for curve in curves for numbers in curve for number in numbers)]
+            if (all(isinstance(text, str) for text in texts) and all(isinstance(n, (int, float)) for n in numbers)
+                    and all(len(xs) == len(ys) for xs, ys in curves)):  # fmt: skip
                 yield record
 
 
