@@ -106,10 +106,8 @@ class LivePlot:
     def follow(self, folder: str | os.PathLike, *, until: Until = None, limit: float = 120.0) -> None:
         """Draw what the ranks of a run write to *.jsonl in `folder`, a file a rank, one record a line, until it ends.
 
-        The files may come late, end in half a line, begin anew, and lie on a disk that hosts share.
-
         Args:
-            folder: where they are; what `launch.export` writes reports to `runs`.
+            folder: where they are or will be, on a disk that hosts share, too; `runs`, for what `launch.export` wrote.
             until: the run's `subprocess.Popen`, several, or a function that is asked ten times a second whether the
                 run is over. Without it, what is there now is drawn.
             limit: after so many seconds without anything new, the plot ends with a sentence.

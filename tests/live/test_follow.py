@@ -193,7 +193,7 @@ def test_a_second_run_in_one_plot(runs, plot) -> None:
 
 @pytest.mark.parametrize("until", [3, [], ["torchrun"], "torchrun"])
 def test_until_is_none_of_these(runs, plot, until) -> None:
-    with pytest.raises(CourseError, match="give a process of subprocess.Popen, several, or a function"):
+    with pytest.raises(CourseError, match=r"give a process of subprocess\.Popen, several, or a function"):
         plot.follow(runs, until=until)
 
 
