@@ -60,7 +60,7 @@ class LivePlot:
         self._loop: Progress | None = None  # the progress of `live`
         self._open = self._dirty = False
         self._unit = "rank"  # what the series are called: "rank 0", "core 0"
-        self._of_a_run = False
+        self._of_a_run = False  # of `launch`, which keeps it for the board by itself
 
     @property
     def data(self) -> dict[str, dict[int, tuple[list[float], list[float]]]]:
@@ -71,8 +71,6 @@ class LivePlot:
         ranks, steps = self._values.size()
         shown = ", ".join(self.names or self.data)
         return f"LivePlot({shown}): {steps} steps" + (f", {ranks} {self._unit}s" if ranks > 1 else "")
-
-    # -- values in --------------------------------------------------------------------------------------------------
 
     def update(self, step: float | None = None, *, rank: int = 0, **values: float) -> None:
         """Add values, numbers or 0-d tensors, at `step` (counted from 0 when left out); draw when a frame is due.
@@ -113,7 +111,7 @@ class LivePlot:
             limit: after so many seconds without anything new, the plot ends with a sentence.
         """
         files, over = Files(folder), ended(until)
-        self.open()
+        self.open(of_a_run=False)
         shift = self._clock() - time.time()
         self._loop = loop = Progress(self.total, "step", self._clock())
         try:
@@ -127,14 +125,12 @@ class LivePlot:
         finally:
             self.close()
 
-    # -- pictures out -----------------------------------------------------------------------------------------------
-
-    def open(self, unit: str = "rank") -> None:
+    def open(self, unit: str = "rank", *, of_a_run: bool = True) -> None:
         """Show an empty picture where the running cell prints; after `close`, start afresh. `unit`: "rank", "core"."""
         if self._ended is not None:
             self._clear()
             self._screen.renew()
-        self._unit, self._of_a_run = unit, True
+        self._unit, self._of_a_run = unit, of_a_run
         self._start(self._clock())
         if not self._off and self._screen.shell() is not None:
             self._screen.show({"text/html": "<i>waiting for the first values</i>", "text/plain": repr(self)})
@@ -159,7 +155,7 @@ class LivePlot:
         self._open, self._ended = False, self._clock()
         self._screen.leave()
         self._values.settle()
-        if not self._of_a_run and self.data:  # a run is kept by whoever launched it
+        if not self._of_a_run and self.data:
             first = {name: series[min(series)] for name, series in self.data.items()}
             kept.keep(self.title or ", ".join(first), first, seconds=self._ended - self._begun)
         if self._screen.shell() is not None:
