@@ -143,12 +143,12 @@ def train_large(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, pi
     return torch.stack(losses).mean()
 
 
-def case_d(rows: Sequence[Tensor], train: Callable[..., Tensor] = train_large, steps: int = 20) -> None:
+def case_d(rows: Sequence[Tensor], train: Callable[..., Tensor] = train_large, steps: int = 25) -> None:
     """The same batches four times: whole, and in 2, 4 and 8 pieces."""
     torch.set_num_threads(1)
     for pieces in (1, 2, 4, 8):
         model = mlp().to(pick())
-        optimizer = SGD(model.parameters(), lr=0.1)
+        optimizer = SGD(model.parameters(), lr=0.5)
         generator = torch.Generator().manual_seed(0)
         for number in range(steps):
             chosen = torch.randint(len(rows[0]), (64,), generator=generator)

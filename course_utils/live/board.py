@@ -29,14 +29,15 @@ body {{font: 15px/1.5 {font}; max-width: 860px; margin: 2rem auto; padding: 0 1r
 class Board(Picture):
     """A table of runs; the last line of a cell shows it."""
 
-    def save(self, path: str | Path) -> None:
-        """Write it as one page of HTML that needs nothing else, light or dark as the reader's browser is."""
+    def save(self, path: str | Path) -> Path:
+        """Write it as one page of HTML that needs nothing else, light or dark as the reader's browser is; its path."""
         try:
             page = PAGE.format(title="What I measured", font=style.FONT, table=self.html)
             Path(path).write_text(page, encoding="utf-8")
         except OSError as error:
             said = f"my_board().save({str(path)!r}): {error.strerror}. Give a file in a folder of yours."
             raise CourseError(said) from None
+        return Path(path)
 
 
 def my_board() -> Board:
@@ -56,7 +57,7 @@ def my_board() -> Board:
     rows = []
     for book in books:
         rows.append(f'<tr><th colspan="5" scope="rowgroup" style="{_CELL};padding-top:14px">'
-                    f"{html.escape(book or 'in this session, or where the notebook has no name')}</th></tr>")
+                    f"{html.escape(book or 'a notebook whose name is not known')}</th></tr>")
         rows += [_row(record) for record in runs if record["notebook"] == book]
     table = (f'<table style="border-collapse:collapse;font:{style.TEXT}px {style.FONT};color:inherit">'
              f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>") if runs else ""
@@ -89,7 +90,9 @@ def _row(record: dict) -> str:
     more = "".join(f"<div>{html.escape(note)}</div>" for note in _notes(record))
     cells = (f"<code>{html.escape(record['name'])}</code>{title}", html.escape(_on(record)), _took(record),
              measured + more, time.strftime("%Y-%m-%d", time.localtime(record["at"])))
-    return "<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells) + "</tr>"
+    whole = ";white-space:nowrap"
+    looks = zip(cells, ("", whole, whole, "", whole), strict=True)
+    return "<tr>" + "".join(f'<td style="{_CELL}{look}">{cell}</td>' for cell, look in looks) + "</tr>"
 
 
 def _text(record: dict) -> str:
@@ -118,10 +121,14 @@ def _small_curve(name: str, xs: Sequence[float], ys: Sequence[float]) -> str:
     points = [(x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(x) and math.isfinite(y)]
     if len(points) < 2:
         return ""
-    (left, *_, right), low, high = sorted(x for x, _ in points), min(y for _, y in points), max(y for _, y in points)
+    left, *_, right = sorted(x for x, _ in points)
+    low, *_, high = sorted(y for _, y in points)
     across, up = (right - left) or 1, (high - low) or 1
-    path = " ".join(f"{(x - left) / across * WIDE:.1f},{(high - y) / up * (HIGH - 4) + 2:.1f}" for x, y in points)
+    path, before = "", math.inf
+    for x, y in points:  # where the steps begin anew, so does the line
+        pen, before = "L" if x > before else "M", x
+        path += f"{pen}{(x - left) / across * WIDE:.1f} {(high - y) / up * (HIGH - 4) + 2:.1f}"
     says = style.alt(f"{name} from {text_of(points[0][1])} to {text_of(points[-1][1])}, between {text_of(low)} and "
                      f"{text_of(high)}")
-    return (f'<svg width="{WIDE}" height="{HIGH}" viewBox="0 0 {WIDE} {HIGH}" {says}><polyline points="{path}" '
+    return (f'<svg width="{WIDE}" height="{HIGH}" viewBox="0 0 {WIDE} {HIGH}" {says}><path d="{path}" '
             f'fill="none" stroke="{style.RANK[0]}" stroke-width="1.6"/></svg>')

@@ -19,7 +19,7 @@ from .run import Run
 from .session import Task
 from .traffic import Traffic
 
-MOST = 2000  # records or spans that are looked at for the board
+MOST, MOST_SPANS = 2000, 300  # that are looked at for the board: a millisecond's work
 
 
 def carry_out(
@@ -69,15 +69,23 @@ def _keep(run: Run, live: LivePlot | None) -> None:
     """For the reader's board: what the first rank that reported measured, the timeline's finding, what rank 0 sent."""
     if not kept.wanted(run.name):
         return
-    values, title = (live, live.title) if live is not None else (LivePlot(), "")
-    for record in run.metrics[-MOST:] if live is None else ():
-        values.add(record)
-    series = {name: by_rank[min(by_rank)] for name, by_rank in values.data.items()}
-    timeline = finding(run.timeline) if 0 < len(run.timeline) <= MOST else ""
+    series: dict[str, tuple[list, list]] = {}
+    if live is not None:
+        series = {name: by_rank[min(by_rank)] for name, by_rank in live.data.items()}
+    else:
+        mine = (record for record in run.metrics[-MOST:] if record["rank"] == run.metrics[0]["rank"])
+        for record in mine:
+            for name, value in record.items():
+                if name not in ("rank", "time", "step"):
+                    xs, ys = series.setdefault(name, ([], []))
+                    xs.append(record["step"])
+                    ys.append(value)
+    timeline = finding(run.timeline) if 0 < len(run.timeline) <= MOST_SPANS else ""
     first = run.results[0]
     found = [value for value in (first.values() if isinstance(first, dict) else [first]) if isinstance(value, Traffic)]
     sent = sum(traffic.bytes_sent for traffic in found)
     if series or timeline or sent:
+        title = live.title if live is not None else ""
         kept.keep(run.name, series, title=title, ranks=run.ranks, unit=run.unit, device=run.device,
                   seconds=run.seconds, timeline=timeline, sent=sent)  # fmt: skip
 
