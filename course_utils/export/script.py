@@ -49,7 +49,8 @@ def script(collector: Collector, call: Call, about: str, group: list[str]) -> st
     own.append(collector.part(collector.standins, text, "main", Elsewhere(rows, call.space, call.given)))
     parts = [*collector.imports.values(), *collector.parts]
     _name_all(sorted(parts, key=lambda part: (part not in own, not part.import_of, part.home != call.space.name)))
-    return _spaced([f'"""{about}"""', _imports(collector.imports.values()), *map(_text, collector.parts), END])
+    body = sorted(collector.parts, key=lambda part: (part in own, part.home != collector.standins.name))
+    return _spaced([f'"""{about}"""', _imports(collector.imports.values()), *map(_text, body), END])
 
 
 def joined(*, cpu: bool, backend: str | None, time_limit: float | None) -> list[str]:
