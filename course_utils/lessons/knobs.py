@@ -21,6 +21,13 @@ from .panel import Panel, check, first, label_of
 _turn = threading.Lock()  # held by the run that is under way
 _now: _Knobs | None = None  # whose run was the last to begin
 
+# In an output JupyterLab takes keys for its own: ArrowDown in a list of choices would go to the next cell, B make one.
+KEYS = """<span data-course-keys></span><script>
+document.querySelectorAll("[data-course-keys]").forEach(function (mark) {
+  var area = mark.closest(".jp-OutputArea");
+  if (area) area.setAttribute("data-lm-suppress-shortcuts", "true");
+});</script>"""
+
 
 def knobs(function: Callable, /, **choices: Any) -> None:
     """Run `function` with the first value of each keyword, show what it returns, and let the reader run it again.
@@ -61,7 +68,7 @@ class _Knobs:
         self.function, self.shell = function, Screen.shell()
         self.thread: threading.Thread | None = None  # the one that is in `function`, where Stop may interrupt it
         self.panel = Panel(choices, self.start, self.stop)
-        self.result = display({"text/plain": ""}, raw=True, display_id=True)
+        self.result = display({"text/html": KEYS, "text/plain": ""}, raw=True, display_id=True)
         self.shown = ""  # the values that it belongs to
         self.slots = Slots()
         self.context = contextvars.copy_context()  # by it, what a thread shows finds the cell
