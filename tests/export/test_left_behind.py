@@ -1,0 +1,50 @@
+"""The cells of notebook 19 that start torchrun leave no process behind: interrupted, or when the kernel restarts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernel import Kernel, eventually, gone
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "19_many_machines.ipynb"
+CELLS = ("HOSTS, EACH = ", "def train(", "launch.export(train", "def started(", "def agents(")
+LONG_RUN = """
+with started("long", *agents(script, "--steps", 100_000, "--pause", 0.1)) as running:
+    LivePlot("loss").follow(WORK / "long" / "runs", until=running)
+"""
+
+
+@pytest.mark.parametrize("how", ["interrupt", "restart"])
+def test_nothing_is_left(how: str) -> None:
+    found = json.loads(NOTEBOOK.read_text())["cells"]
+    cells = ["".join(cell["source"]) for cell in found if cell["cell_type"] == "code"]
+    kernel = Kernel()
+    try:
+        for start in CELLS:
+            answer = kernel.run(next(cell for cell in cells if start in cell), timeout=120)
+            assert answer.error is None, answer.shown
+        cell = kernel.send(LONG_RUN)
+        agents = eventually(lambda: _running(kernel, "torch.distributed.run", 2), within=60)
+        assert agents, "the agents started"
+        workers = eventually(lambda: _running(kernel, "train.py", 6), within=120)
+        assert workers, "and the workers, 2 each"
+        if how == "interrupt":
+            kernel.manager.interrupt_kernel()
+            assert kernel.answer(cell, timeout=120).error == "KeyboardInterrupt"
+        else:
+            kernel.client.stop_channels()
+            kernel.manager.restart_kernel(now=False)
+        assert not gone(workers, within=60)
+    finally:
+        kernel.close()
+
+
+def _running(kernel: Kernel, word: str, count: int) -> list:
+    """The kernel's descendants with this word in their command, once there are so many."""
+    found = [process for process in kernel.process.children(recursive=True) if word in " ".join(process.cmdline())]
+    return found if len(found) >= count else []
