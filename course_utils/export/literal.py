@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import textwrap
 from typing import Any
 
 WIDTH = 120
@@ -14,17 +15,15 @@ class NoLiteral(Exception):
     """The value has no expression of its own; `args[0]` is the part that has none."""
 
 
-def literal(value: Any, *, indent: int = 0, room: int = WIDTH) -> str:
-    """Plain values and containers of them, torch's dtypes and devices; over several lines where one is too short."""
+def literal(value: Any) -> str:
+    """Plain values and containers of them, torch's dtypes and devices; long ones over several lines."""
     text = _on_one_line(value)
-    if len(text) <= room or not isinstance(value, (list, tuple, dict, set)) or not value:
+    if len(text) <= WIDTH - 40 or not isinstance(value, (list, tuple, dict, set)):
         return text
-    pad = " " * (indent + 4)
+    rows = map(literal, value)
     if isinstance(value, dict):
-        rows = [f"{_on_one_line(k)}: {literal(v, indent=indent + 4, room=room - 8)}" for k, v in value.items()]
-    else:
-        rows = [literal(item, indent=indent + 4, room=room - 5) for item in value]
-    return text[0] + "\n" + "".join(f"{pad}{row},\n" for row in rows) + " " * indent + text[-1]
+        rows = (f"{_on_one_line(key)}: {literal(one)}" for key, one in value.items())
+    return text[0] + "\n" + textwrap.indent("".join(f"{row},\n" for row in rows), "    ") + text[-1]
 
 
 def _on_one_line(value: Any) -> str:
