@@ -69,7 +69,7 @@ def parts(notes: Path, kill: dict[str, Any]) -> tuple:
     count = itertools.count(1)
 
     def flat(tensors: list) -> list[float]:
-        return torch.cat([torch.zeros(0), *(t.detach().flatten() for t in tensors if t is not None)]).tolist()
+        return [number for tensor in tensors if tensor is not None for number in tensor.detach().flatten().tolist()]
 
     def forward(module: nn.Module, inputs: tuple) -> None:
         if torch.is_grad_enabled():
