@@ -1,4 +1,5 @@
-"""The capstone: seven faults named by their pictures; `capstone_mends.py` has the functions to mend."""
+"""The capstone: seven faults named by their pictures; the functions to mend are in `capstone_mends.py`
+and `capstone_ranks.py`."""
 
 from __future__ import annotations
 
