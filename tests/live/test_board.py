@@ -9,6 +9,7 @@ import pytest
 from course_utils import CourseError, LivePlot, launch, my_board, report
 from course_utils.live import kept
 from course_utils.live.screen import Screen
+from tests.kernel import Kernel
 
 CURVE = {"loss": ([0, 1, 2], [3.0, 2.0, 1.5])}
 
@@ -182,3 +183,18 @@ def test_a_place_that_cannot_be_written(file, tmp_path):
 def test_a_record_is_a_line_of_json(file):
     kept.keep("two\nlines", CURVE)
     assert [json.loads(line)["name"] for line in file.read_text().splitlines()] == ["two\nlines"]
+
+
+def test_in_a_real_kernel(tmp_path):
+    kernel = Kernel()
+    try:
+        kernel.run(f"os.environ['COURSE_BOARD'] = {str(tmp_path / 'board.jsonl')!r}")
+        for _ in range(2):
+            kernel.run("def job():\n    report(loss=1.5)\n\nlaunch(job, ranks=2, device='cpu')")
+        kernel.run("try:\n    launch(lambda: 1 / 0, ranks=1)\nexcept RankError:\n    pass")
+        (shown,) = kernel.run("my_board()").displays
+    finally:
+        kernel.close()
+    assert len((tmp_path / "board.jsonl").read_text().splitlines()) == 2
+    assert shown["text/plain"].splitlines()[0].startswith("job · 2 ranks, cpu · ")
+    assert shown["text/plain"].splitlines()[1].startswith("1 run, kept in ")
