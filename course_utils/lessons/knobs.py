@@ -25,7 +25,7 @@ _now: _Knobs | None = None  # whose run was the last to begin
 KEYS = """<span data-course-keys></span><script>
 document.querySelectorAll("[data-course-keys]").forEach(function (mark) {
   var area = mark.closest(".jp-OutputArea");
-  if (area) area.setAttribute("data-lm-suppress-shortcuts", "true");
+  if (area) area.addEventListener("keydown", function (e) { e.stopPropagation(); });
 });</script>"""
 
 
