@@ -21,6 +21,7 @@ SLURM = """\
 
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 10000))  # another job on that node meets at another one
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else workers that are started again may meet addresses of the dead
 srun --cpus-per-task "$SLURM_CPUS_PER_TASK" torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node @EACH@ \\
     --max-restarts 3 --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$head:$port" @SCRIPT@ "$@"
 """

@@ -29,7 +29,9 @@ def torchrun(hosts: Hosts, host: int, script: Path, *options: str, nodes: str = 
     said = script.parent / f"host{host}.txt"
     words = [f"--nnodes={nodes}", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=host1:29400"]
     command = [sys.executable, "-m", "torch.distributed.run", *words, *options, str(script)]
-    hosts.start(host, *command, said=said, OMP_NUM_THREADS="1")
+    # Where the number of hosts changes, workers that are started again would meet the addresses of the dead ones.
+    own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    hosts.start(host, *command, said=said, **own)
     return said
 
 
