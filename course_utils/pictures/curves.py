@@ -15,7 +15,7 @@ from .png import to_png
 
 Panels = Mapping[str, Mapping[int | str, Series]]
 
-HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 226, 26, 40, 50, 54  # of a panel, px
+HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 226, 26, 40, 50, 60  # of a panel, px
 GAP, LINE = 4, 20  # between panels; height of a line of text under them, px
 
 
@@ -58,7 +58,8 @@ def panel_svg(panel: Panel, width: int, *, x_title: str, alt: str, markers: bool
     for place, (x, y, key, i, value) in zip(spread([f[1] for f in lasts], 13, 0, h - 6), lasts, strict=True):
         color = style.color(key, i)
         out.append(f'<circle cx="{LEFT + x:.1f}" cy="{TOP + y:.1f}" r="3" fill="{color}"/>'
-                   f'<text x="{LEFT + beside:.1f}" y="{TOP + place + 4:.1f}" font-weight="600">'
+                   f'<path d="M{LEFT + beside + 1:.1f} {TOP + place - 3:.1f}v7" stroke="{color}" stroke-width="3"/>'
+                   f'<text x="{LEFT + beside + 6:.1f}" y="{TOP + place + 4:.1f}" font-weight="600">'
                    f"{text_of(value)}</text>")
     if panel.empty or panel.note:
         says = panel.note or "no value yet"
@@ -200,8 +201,11 @@ def _paint(ax: object, panel: Panel, size: tuple[float, float], x_title: str, ma
     lasts = sorted(((*panel.at(x, y, w, h), key, i, y) for key, i, x, y in panel.lasts()), key=lambda f: f[1])
     beside = max((f[0] for f in lasts), default=0) + 7
     for place, (x, y, key, i, value) in zip(spread([f[1] for f in lasts], 13, 0, h - 6), lasts, strict=True):
-        ax.plot(x / w, 1 - y / h, "o", ms=4, color=style.color(key, i), transform=ax.transAxes, clip_on=False)
-        ax.text(beside / w, 1 - place / h, text_of(value), transform=ax.transAxes, va="center", weight="bold", **fonts)
+        mark = {"ls": "", "color": style.color(key, i), "transform": ax.transAxes, "clip_on": False}
+        ax.plot(x / w, 1 - y / h, marker="o", ms=4, **mark)
+        ax.plot((beside + 1) / w, 1 - place / h, marker="s", ms=3.5, **mark)
+        ax.text((beside + 6) / w, 1 - place / h, text_of(value), transform=ax.transAxes, va="center", weight="bold",
+                **fonts)  # fmt: skip
     if panel.empty or panel.note:
         ax.text(0.5, 1 - 10 / h, panel.note or "no value yet", transform=ax.transAxes, ha="center", fontweight="bold",
                 **fonts)
