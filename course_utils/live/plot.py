@@ -102,7 +102,7 @@ class LivePlot:
             self._dirty = True
 
     def follow(self, folder: str | os.PathLike, *, until: Until = None, limit: float = 120.0) -> None:
-        """Draw what the ranks of a run write to JSONL files in `folder`, a file a rank, one record a line, until it ends.
+        """Draw what the ranks of a run write to JSONL files in `folder`, one a rank, a record a line, until it ends.
 
         Args:
             folder: where they are or will be, on a disk that hosts share, too; `runs`, for what `launch.export` wrote.
