@@ -35,7 +35,9 @@ class Answer:
 
 
 class Kernel:
-    def __init__(self) -> None:
+    def __init__(self, *, history: bool = True) -> None:
+        """Without a history the kernel keeps no cell in `In`: nbval runs notebooks like that."""
+        self.history = history
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel()
         self._connect()
@@ -56,7 +58,7 @@ class Kernel:
         return psutil.Process(self.manager.provisioner.pid)
 
     def send(self, code: str) -> str:
-        return self.client.execute(code)
+        return self.client.execute(code, store_history=self.history)
 
     def run(self, code: str, *, timeout: float = 60) -> Answer:
         return self.answer(self.send(code), timeout=timeout)

@@ -90,7 +90,7 @@ class Namespace:
         """The namespace behind a function's `__globals__` or a module's `__dict__`."""
         name = values.get("__name__", "__main__")
         if "get_ipython" in values and isinstance(values.get("In"), list):
-            return cls(name, values, [Source(f"Cell In[{i}]", text) for i, text in enumerate(values["In"]) if text])
+            return cls(name, values, _cells(values["In"], values["get_ipython"]()))
         try:
             text = inspect.getsource(sys.modules[name])
         except (KeyError, OSError, TypeError):
@@ -114,3 +114,11 @@ class Namespace:
         """Modules of `from module import *`, the latest first."""
         nodes = [one.node for one in self.statements if isinstance(one.node, ast.ImportFrom)]
         return [node.module for node in nodes[::-1] if node.names[0].name == "*" and not node.level]
+
+
+def _cells(history: list[str], shell) -> list[Source]:
+    """Those that ran; where the front end stores no history, as nbval does not, those that IPython compiled."""
+    if shell is None or any(history):
+        return [Source(f"Cell In[{i}]", text) for i, text in enumerate(history) if text]
+    labels = {name: shell.compile.format_code_name(name) for name in list(linecache.cache)}
+    return [Source(" ".join(label), "".join(linecache.getlines(name))) for name, label in labels.items() if label]

@@ -51,6 +51,18 @@ json.dump({{n: [run.column("loss", rank=rank) for rank in range(n)] for n, run i
     return folder / "train.py", {int(n): losses for n, losses in curves.items()}
 
 
+def test_it_is_the_same_script_where_the_front_end_stores_no_history(exported, tmp_path):
+    kernel = Kernel(history=False)
+    try:
+        for cell in [*cells_with("RANKS = ", "def train(digits"), "digits = data.digits()"]:
+            assert kernel.run(cell).error is None
+        answer = kernel.run(f'launch.export(train, "{tmp_path}/train.py", digits, 2, batch=32, ranks=2, device="cpu")')
+        assert answer.error is None, answer.shown
+    finally:
+        kernel.close()
+    assert (tmp_path / "train.py").read_text() == exported[0].read_text()
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
