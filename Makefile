@@ -9,9 +9,9 @@ ON_XLA := $(shell grep -l '"name": "xla"' notebooks/*.ipynb)
 # Two workers: most tests and cells wait for ranks, not for the processor. A notebook stays with one of them;
 # those of eight virtual cores run one by one, because XLA ends a core that is ten seconds late.
 TWO := -n 2
+NBVAL := --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 # Eight virtual cores are as many threads: beside other work, XLA's CPU client ends them once in hundreds of runs.
 ALONE := tests/cores/test_stress.py
-NBVAL := --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 # JupyterLab refuses to run as root unless told; in a container one often is, and it listens on loopback only.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
@@ -22,7 +21,16 @@ from ..machine.devices import pick
 from ..ranks.spans import span
 from .exercise import exercise, expect, wrong
 from .on_ranks import on_ranks
-from .pitfall_cases import TOLERANCE, Batch, Seen, all_weights, make_batch, same_weights, train
+from .pitfall_cases import (
+    TOLERANCE,
+    Batch,
+    Seen,
+    make_batch,
+    returned,
+    same_weights,
+    the_network_came_back,
+    train,
+)
 
 LIMIT, SHORT = 20.0, 4.0  # seconds; the second where a hang is what the sick function shows
 ROWS = 256
@@ -54,9 +62,7 @@ def who_read(answer: Callable, steps: int) -> dict[str, Any]:
 
 
 def trained(answer: Callable, batches: list[list[Batch]]) -> dict[str, Any]:
-    network = answer(list(batches[dist.get_rank()]))
-    kept: Tensor | None = all_weights(network) if isinstance(network, nn.Module) else None
-    return {"end": kept, "kind": type(network).__name__}
+    return returned(answer(list(batches[dist.get_rank()])))
 
 
 # -- B -----------------------------------------------------------------------------------------------------------------
@@ -124,13 +130,10 @@ def _train_noisy(answer: Callable) -> str:
     for rank, step in broken:
         batches[rank][step][0][3] = math.nan
     results = on_ranks(trained, answer, batches, ranks=ranks, seconds=SHORT)
-    for rank, result in enumerate(results):
-        if result["end"] is None:
-            wrong(f"Rank {rank} did not return the trained network.", expected="return model.module",
-                  got=f"a value of type {result['kind']}")  # fmt: skip
-        if not result["end"].isfinite().all():
+    ends = the_network_came_back(results, "return model.module")
+    for rank, end in enumerate(ends):
+        if not end.isfinite().all():
             wrong(f"A broken batch got into the weights of rank {rank}.", expected="finite weights", got="nan")
-    ends = [result["end"] for result in results]
     same_weights("At the end", ends)
     if not any(torch.allclose(ends[0], way, rtol=0, atol=TOLERANCE) for way in _ways(batches, broken)):
         wrong("The weights are not those of a training that leaves out the broken batches, and nothing else.",

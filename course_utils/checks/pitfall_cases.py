@@ -100,10 +100,11 @@ def after_uneven(answer: Callable, batches: list[list[Batch]]) -> dict[str, Any]
     with Seen() as seen:
         network = answer(list(mine))
     used = [i for i, (x, _) in enumerate(mine) if any(torch.equal(x.cpu(), taken) for taken, _ in seen.forwards)]
-    return {"used": used, "steps": [weights for _, weights in seen.forwards], **_returned(network)}
+    return {"used": used, "steps": [weights for _, weights in seen.forwards], **returned(network)}
 
 
-def _returned(network: Any) -> dict[str, Any]:
+def returned(network: Any) -> dict[str, Any]:
+    """The weights of what an answer returned, or what that is; `the_network_came_back` reads it."""
     if isinstance(network, nn.Module):
         return {"end": all_weights(network)}
     return {"end": None, "kind": None if network is None else type(network).__name__}
@@ -148,4 +149,4 @@ class TwoHeads(nn.Module):
 
 
 def after_two_heads(answer: Callable, batches: list[list[tuple]]) -> dict[str, Any]:
-    return _returned(answer(TwoHeads().to(pick()), batches[dist.get_rank()]))
+    return returned(answer(TwoHeads().to(pick()), batches[dist.get_rank()]))

@@ -21,7 +21,7 @@ from ..ground.errors import CourseError, LaunchError
 from ..live.plot import LivePlot
 from ..machine.limits import ROOT, usable_cores
 from ..machine.probe import tpu_chips
-from ..ranks.arguments import check_call, folder
+from ..ranks.arguments import check_call, folder, name_of
 from ..ranks.carry_out import carry_out, cells
 from ..ranks.payload import packed
 from ..ranks.run import Run
@@ -128,7 +128,7 @@ def launch(
         run = Run(1, f"{count} devices of {where}", backend, [None], unit="program")
     else:
         run = Run(count, where, backend, [None] * count, unit="core")
-    run.name = getattr(function, "__name__", type(function).__name__)
+    run.name = name_of(function)
     return carry_out(run, Cores(run.ranks, spmd=spmd), task, live=live, time_limit=time_limit, show=show)
 
 

@@ -27,6 +27,11 @@ def check_call(function: Callable, *, live: object, time_limit: float | None) ->
         raise LaunchError(f"time_limit={time_limit!r}: give seconds, more than 0, or None for no limit")
 
 
+def name_of(function: Callable) -> str:
+    """What a run is called: the function's name, or for a `partial` or an object its kind."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def _check_here() -> None:
     if session.current() is not None:
         raise LaunchError(

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import time
 from functools import partial
 
 from ..ground.errors import RankError, in_words
-from ..live import kept
 from ..live.plot import LivePlot
-from ..pictures.gantt import finding
 from . import failures
 from .heard import Heard
+from .noted import note
 from .printer import Printer
 from .processes import Ranks
 from .run import Run
 from .session import Task
-from .traffic import Traffic
-
-MOST, MOST_SPANS = 2000, 300  # that are looked at for the board: a millisecond's work
 
 
 def carry_out(
@@ -60,34 +55,8 @@ def carry_out(
             message.text, rank=message.rank, cause=message.cause, traceback=message.traceback, run=run,
             advice=message.advice,
         )  # fmt: skip
-    with contextlib.suppress(Exception):  # a note for the board never spoils a run
-        _keep(run, live)
+    note(run, live)
     return run
-
-
-def _keep(run: Run, live: LivePlot | None) -> None:
-    """For the reader's board: what the first rank that reported measured, the timeline's finding, what rank 0 sent."""
-    if not kept.wanted(run.name):
-        return
-    series: dict[str, tuple[list, list]] = {}
-    if live is not None:
-        series = {name: by_rank[min(by_rank)] for name, by_rank in live.data.items()}
-    else:
-        mine = (record for record in run.metrics[-MOST:] if record["rank"] == run.metrics[0]["rank"])
-        for record in mine:
-            for name, value in record.items():
-                if name not in ("rank", "time", "step"):
-                    xs, ys = series.setdefault(name, ([], []))
-                    xs.append(record["step"])
-                    ys.append(value)
-    timeline = finding(run.timeline) if 0 < len(run.timeline) <= MOST_SPANS else ""
-    first = run.results[0]
-    found = [value for value in (first.values() if isinstance(first, dict) else [first]) if isinstance(value, Traffic)]
-    sent = sum(traffic.bytes_sent for traffic in found)
-    if series or timeline or sent:
-        title = live.title if live is not None else ""
-        kept.keep(run.name, series, title=title, ranks=run.ranks, unit=run.unit, device=run.device,
-                  seconds=run.seconds, timeline=timeline, sent=sent)  # fmt: skip
 
 
 def cells() -> dict:

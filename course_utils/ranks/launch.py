@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..live.plot import LivePlot
-from .arguments import check_call, check_ranks, folder
+from .arguments import check_call, check_ranks, folder, name_of
 from .carry_out import carry_out, cells
 from .payload import packed
 from .placement import place
@@ -75,8 +75,8 @@ def launch(
         timeout=None if time_limit is None else time_limit + 60,
         began=time.perf_counter(),
     )
-    name = getattr(function, "__name__", type(function).__name__)
-    run = Run(placement.ranks, placement.device, placement.backend, [None] * placement.ranks, name=name)
+    outcome = [None] * placement.ranks
+    run = Run(placement.ranks, placement.device, placement.backend, outcome, name=name_of(function))
     return carry_out(run, Ranks(placement.ranks), task, live=live, time_limit=time_limit, show=show)
 
 

@@ -20,7 +20,7 @@ from course_utils import check, pick, span, warm_up
 from course_utils.checks.capstone import AGAINST, FAULTS, RIGHT
 from course_utils.lessons import cases
 from course_utils.lessons.models import mlp
-from tests.checks.judging import judge
+from tests.checks.judging import judge, solved
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "20_capstone.ipynb"
 SICK = {"train_archive": cases.case_b, "cut_layers": cases.cut_layers, "train_large": cases.train_large,
@@ -55,8 +55,7 @@ def test_published_names(name):
     ],
 )
 def test_names_in_any_style(letters, names):
-    verdict = getattr(check, f"name_{letters.lower()}")(lambda: names)
-    assert verdict, str(verdict)
+    solved(f"name_{letters.lower()}", lambda: names)
 
 
 WRONG = [(case, name) for case in RIGHT for name in FAULTS if name != RIGHT[case]]
@@ -115,8 +114,7 @@ def test_the_notebook_has_all_exercises_in_their_order():
 
 @pytest.mark.parametrize("name", SICK)
 def test_published_solution_passes(name):
-    verdict = getattr(check, name)(getattr(check, name).published)
-    assert verdict, str(verdict)
+    solved(name, getattr(check, name).published)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +166,7 @@ def by_a_thread(dataset, sampler):
     ],
 )
 def test_archive_right(read):
-    verdict = check.train_archive(reading(read))
-    assert verdict, str(verdict)
+    solved("train_archive", reading(read))
 
 
 def with_workers(dataset, sampler):
@@ -251,8 +248,7 @@ def divide_gradients(model, count):
     ],
 )
 def test_large_right(answer):
-    verdict = check.train_large(answer)
-    assert verdict, str(verdict)
+    solved("train_large", answer)
 
 
 @pytest.mark.parametrize(
@@ -300,8 +296,7 @@ def filled(to):
     [compiled(), compiled(marked), compiled(filled(32), dynamic=False), compiled(filled(16), dynamic=False)],
 )
 def test_compiled_right(answer):
-    verdict = check.train_compiled(answer)
-    assert verdict, str(verdict)
+    solved("train_compiled", answer)
 
 
 @pytest.mark.parametrize(
@@ -354,8 +349,7 @@ def gathered(model, x, y):
 
 @pytest.mark.parametrize("answer", [noisy(zero_for_a_broken_batch), noisy(gathered)])
 def test_noisy_right(answer):
-    verdict = check.train_noisy(answer)
-    assert verdict, str(verdict)
+    solved("train_noisy", answer)
 
 
 @pytest.mark.parametrize(
