@@ -79,6 +79,7 @@ def _threads() -> None:
     def initialize(rank: int, ranks: int) -> None:
         pjrt.initialize_multiprocess(rank, ranks)
         start_autograd()
+        replicas.make_tokens()
 
     replicas.install()
     pjrt._run_thread_per_device(0, 1, lambda: _one(xr.global_ordinal(), replicas.prepare), initialize)

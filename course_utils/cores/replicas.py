@@ -12,7 +12,10 @@ Found by experiment with torch_xla 2.9.0; on a TPU nothing of this is used. What
    So a read first runs what is pending, under the lock, and then only copies.
 4. Programs that differ never meet (1), and torch_xla writes the numbers 0 and 1 into a program, and passes equal
    numbers as one: `x * rank` makes programs of their own on cores 0 and 1. Without two flags each number is passed in.
-5. What is one a process in torch must be one a core: the default process group, and the thread that runs backward,
+5. The tokens that order collectives lie in a table with a row for each core and without a lock (`g_all_reduce_tokens`
+   of cross_replica_reduces.cpp). Cores whose first collectives insert their rows at one moment may crash: once in some
+   hundred runs, more often on a busy machine. So all rows are there before the cores start.
+6. What is one a process in torch must be one a core: the default process group, and the thread that runs backward,
    where a hook that all-reduces would find another core's device.
 """
 
@@ -61,6 +64,15 @@ def install() -> None:
     xm._all_gather_using_all_reduce = lambda value, dim=0, groups=None, pin_layout=True: xm.all_gather(
         value, dim, groups, pin_layout=False
     )
+
+
+def make_tokens() -> None:
+    """Once, before the cores are threads: each core's row in the table of tokens."""
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+
+    for device in xm.get_xla_supported_devices():
+        torch_xla._XLAC._get_all_reduce_token(device)
 
 
 def prepare() -> None:
