@@ -54,7 +54,7 @@ def train_large(model, optimizer, x, y, pieces):
     losses = []
     optimizer.zero_grad()
     for part, labels in zip(x.chunk(pieces), y.chunk(pieces), strict=True):
-        loss = cross_entropy(model(part), labels) / pieces
+        loss = cross_entropy(model(part), labels) * len(part) / len(x)
         loss.backward()
         losses.append(loss.detach())
     optimizer.step()
@@ -64,10 +64,11 @@ def train_large(model, optimizer, x, y, pieces):
 @exercise(
     train_large,
     "Gradients of the pieces add up, and the loss of each is a mean over its own rows.",
-    "Divide each loss by the number of pieces before its backward.",
+    "Weigh each piece's loss by its share of the rows, before its backward.",
 )
 def _train_large(answer: Callable) -> str:
-    x, y = make_batch(0, rows=48)
+    rows = 50
+    x, y = make_batch(0, rows=rows)
     for pieces in (1, 2, 3, 4):
         whole, ours = mlp(), mlp()
         for network in (whole, ours):
@@ -78,16 +79,18 @@ def _train_large(answer: Callable) -> str:
         hook = ours.register_forward_pre_hook(lambda _, args, largest=largest: largest.append(len(args[0])))
         said = answer(ours, SGD(ours.parameters(), lr=0.5), x, y, pieces)
         hook.remove()
-        if not largest or max(largest) > 48 // pieces:
+        most = math.ceil(rows / pieces)
+        if not largest or max(largest) > most:
             wrong(f"{pieces} pieces: more rows than a piece has went through the model at once.",
-                  expected=f"{48 // pieces} rows at the most", got=max(largest, default=0))  # fmt: skip
+                  expected=f"{most} rows at the most", got=max(largest, default=0))  # fmt: skip
         start, end, big = (all_weights(network) for network in (mlp(), ours, whole))
         if not torch.allclose(end, big, rtol=0, atol=TOLERANCE):
             size = float((end - start).norm() / (big - start).norm())
-            wrong(f"{pieces} pieces: the step is not that of the whole batch.", expected="1 times as long, that way",
-                  got=f"{size:.2f} times as long")  # fmt: skip
+            cut = ", ".join(str(len(part)) for part in x.chunk(pieces))
+            wrong(f"{pieces} pieces, of {cut} rows: the step is not that of the whole batch.",
+                  expected="1 times as long, that way", got=f"{size:.2f} times as long")  # fmt: skip
         expect(f"{pieces} pieces: the mean loss", float(loss), said, tol=TOLERANCE)
-    return "1, 2, 3 and 4 pieces: the step of the whole batch each time."
+    return f"{rows} rows in 1, 2, 3 and 4 pieces: the step of the whole batch each time."
 
 
 # -- F -----------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ def survive(model, optimizer, sampler, loader, epochs, folder):
     rank, last = dist.get_rank(), Path(folder) / "last.pt"
     saved, done = None, 0  # steps
     if last.exists():
-        saved = torch.load(last)
+        saved = torch.load(last, map_location="cpu")
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         torch.set_rng_state(saved["random"][rank])

@@ -22,14 +22,15 @@ SLURM = """\
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 10000))  # another job on that node meets at another one
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else workers that are started again may meet addresses of the dead
-srun --cpus-per-task "$SLURM_CPUS_PER_TASK" torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node @EACH@ \\
-    --max-restarts 3 --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$head:$port" @SCRIPT@ "$@"
+srun --cpus-per-task "$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 \\
+    torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node @EACH@ --max-restarts 3 \\
+    --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$head:$port" @SCRIPT@ "$@"
 """
 
 # https://www.kubeflow.org/docs/components/trainer/; torch's plugin there tells torchrun nodes and addresses.
 KUBERNETES = """\
-# Exported from a notebook: kubectl create -f @FILE@, on a cluster with Kubeflow Trainer 2. The image needs what the
-# script imports; a checkpoint needs a volume.
+# Exported from a notebook: kubectl create -f @FILE@, on a cluster with Kubeflow Trainer 2. Name the image's tag; it
+# needs what the script imports. A checkpoint needs a volume, and nccl more of /dev/shm than a pod's 64 MiB.
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainJob
 metadata:

@@ -88,7 +88,7 @@ def export(
 def _about(function: Callable, name: str, ranks: int, nodes: int) -> str:
     said = (inspect.getdoc(function) or "").partition("\n")[0].replace('"""', "'''").replace("\\", "")
     each = ranks // nodes
-    several = f"--nnodes {max(nodes, 2)} --nproc-per-node {each} --rdzv-backend c10d --rdzv-endpoint HOST:29400"
+    meet = "--rdzv-id NAME --rdzv-backend c10d --rdzv-endpoint HOST:29400"
     lines = [
         said or f"{function.__name__}, on any number of ranks.",
         "",
@@ -96,7 +96,7 @@ def _about(function: Callable, name: str, ranks: int, nodes: int) -> str:
         "",
         f"    python {name}",
         f"    torchrun --standalone --nproc-per-node {each} {name}",
-        f"    torchrun {several} {name}",
+        f"    torchrun --nnodes {max(nodes, 2)} --nproc-per-node {each} {meet} {name}",
         "",
         "the last one on every host. Each rank writes what it reports to runs/rank0.jsonl and so on.",
         "",

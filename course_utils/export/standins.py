@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import time
+import warnings
 from datetime import timedelta  # noqa: F401
 from functools import cache
 from pathlib import Path
@@ -33,7 +34,11 @@ STEPS = itertools.count()
 def pick() -> torch.device:
     """This rank's accelerator where each rank of this host has its own, else the CPU."""
     kind = torch.accelerator.current_accelerator(check_available=True)
-    if kind is None or kind.type == "mps" or torch.accelerator.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+    if kind is None or kind.type == "mps":
+        return torch.device("cpu")
+    ranks, devices = int(os.environ["LOCAL_WORLD_SIZE"]), torch.accelerator.device_count()
+    if devices < ranks:
+        warnings.warn(f"{ranks} ranks on this host, {devices} {kind.type} device(s): they use the CPU", stacklevel=2)
         return torch.device("cpu")
     return torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
 

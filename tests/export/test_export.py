@@ -8,8 +8,10 @@ from collections import Counter
 from functools import partial
 
 import pytest
+import torch
 
 from course_utils import CourseError, launch
+from course_utils.export import standins
 from tests.export.notebook import Notebook, clean, metrics, result
 
 CASES = {
@@ -323,3 +325,15 @@ def test_spans_reports_and_devices(tmp_path) -> None:
     records = metrics(tmp_path, 0)
     assert [(one["rank"], one["step"]) for one in records] == [(0, 0), (0, 1)]
     assert records[0]["loss"] == 1.5
+
+
+@pytest.mark.parametrize(("devices", "place"), [(0, "cpu"), (1, "cpu"), (2, "cuda:1"), (8, "cuda:1")])
+def test_a_rank_takes_the_device_of_its_own(devices, place, monkeypatch, recwarn) -> None:
+    kind = torch.device("cuda") if devices else None
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: kind)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: devices)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert str(standins.pick()) == place
+    said = [str(one.message) for one in recwarn]
+    assert said == (["2 ranks on this host, 1 cuda device(s): they use the CPU"] if devices == 1 else [])
