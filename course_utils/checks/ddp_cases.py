@@ -1,4 +1,4 @@
-"""The models that the checks on None hand to an answer."""
+"""The models that the checks on DDP hand to an answer."""
 
 from __future__ import annotations
 

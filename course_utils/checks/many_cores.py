@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from .. import cores as xla
 from ..ground.errors import CourseError, RankError
 from ..lessons import models
+from ..ranks.run import Run
 from .exercise import exercise, expect, wrong
 
 CORES, DEVICES = 3, 8  # without a TPU: of the replicas, of one SPMD program
@@ -26,7 +28,7 @@ def on_cpu() -> bool:
     return os.environ.get("PJRT_DEVICE") != "TPU"
 
 
-def launch(program: Callable, *args: Any, spmd: bool) -> xla.Run:
+def launch(program: Callable, *args: Any, spmd: bool) -> Run:
     """`program` on all cores; said in words where there is only one."""
     on = "CPU" if on_cpu() else "TPU"
     cores = (DEVICES if spmd else CORES) if on == "CPU" else None  # a TPU's cores come all together
@@ -90,11 +92,7 @@ def _replica(answer: Callable) -> tuple[list[int], Tensor | str | None]:
     torch_xla.sync()
     if not isinstance(model, nn.Module):
         return dataset.read, None if model is None or model is ... else type(model).__name__
-    return dataset.read, _flat(model).cpu()
-
-
-def _flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+    return dataset.read, parameters_to_vector(model.parameters()).detach().cpu()
 
 
 def _alone(cores: int) -> Tensor:
@@ -107,7 +105,7 @@ def _alone(cores: int) -> Tensor:
             rows = slice(start, start + cores * BATCH)
             cross_entropy(model(dataset.x[rows]), dataset.y[rows]).backward()
             optimizer.step()
-    return _flat(model)
+    return parameters_to_vector(model.parameters()).detach()
 
 
 @exercise(

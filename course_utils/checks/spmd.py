@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .. import cores as xla
-from ..lessons import models
+from ..lessons.models import MLP, filled
 from .exercise import exercise, expect, wrong
 from .many_cores import launch, on_cpu
 
@@ -53,22 +53,13 @@ def _example(device: torch.device | str) -> tuple[Tensor, Tensor]:
     return x.to(device), y.to(device)
 
 
-def _network() -> nn.Module:
-    """The same weights everywhere, biases included."""
-    network, generator = models.MLP(WIDTH), torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for p in network.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator) * 0.3)
-    return network
-
-
 def _program(answer: Callable, axes: tuple[str, ...]) -> dict[str, Any]:
     """The answer's annotations, what XLA made of them, and the values that came out."""
     os.environ["XLA_DUMP_POST_OPTIMIZATIONS"] = "1"  # texts of programs are then those that run
     import torch_xla
 
     device, mesh = torch_xla.device(), _mesh(axes)
-    network, (x, y) = _network().to(device), _example(device)
+    network, (x, y) = filled(MLP(WIDTH)).to(device), _example(device)
     answer(*(x, y, mesh) if len(axes) == 1 else (network, x, mesh))
     tensors = {"x": x, "y": y} if len(axes) == 1 else {"x": x}
     held = xla.sharding(tensors | dict(network.named_parameters())).by_device
@@ -81,7 +72,7 @@ def _program(answer: Callable, axes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _same_values(result: dict[str, Any]) -> None:
-    network, (x, y) = _network(), _example("cpu")
+    network, (x, y) = filled(MLP(WIDTH)), _example("cpu")
     output, tol = network(x), xla.tolerance(1e-4)
     cross_entropy(output, y).backward()
     expect("the network's output, beside the unsharded one's", output.detach(), result["output"], tol=tol)

@@ -7,18 +7,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..lessons.models import MLP, Attention
+from ..lessons.models import MLP, Attention, filled
 from ..lessons.tensor_parallel import add_up, fan_out
 from ..machine.devices import pick
 from ..ranks.launch import launch
 from ..ranks.traffic import Traffic
 from .exercise import exercise, expect, wrong
+from .on_ranks import home
 
 SECONDS = 30.0
 WIDTH, HEADS, ROWS, LENGTH = 24, 4, 2, 5
@@ -47,18 +48,9 @@ def attention_part(x, attention):
     return add_up(linear(mixed.transpose(1, 2).flatten(2), out)) + attention.out.bias
 
 
-def _filled(module: nn.Module) -> nn.Module:
-    """The same random weights on every rank, biases included."""
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for p in module.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator) * 0.3)
-    return module
-
-
 def _run(answer: Callable[..., Tensor], kind: str) -> dict[str, Any]:
     """One forward and backward of the answer and of the whole layer on this rank."""
-    mine, whole = (_filled(MLP(WIDTH) if kind == "mlp" else Attention(WIDTH, HEADS)).to(pick()) for _ in range(2))
+    mine, whole = (filled(MLP(WIDTH) if kind == "mlp" else Attention(WIDTH, HEADS)).to(pick()) for _ in range(2))
     given = dict(mine.named_parameters())
     arguments = (mine.up, mine.down) if kind == "mlp" else (mine,)
     generator = torch.Generator().manual_seed(4)
@@ -68,15 +60,15 @@ def _run(answer: Callable[..., Tensor], kind: str) -> dict[str, Any]:
     with Traffic() as forward, _Operations() as operations:
         y = answer(x, *arguments)
         y = y.full_tensor() if isinstance(y, DTensor) else y
-    result = {"output": (_back(expected), _back(y)), "operations": operations.count}
+    result = {"output": home((expected, y)), "operations": operations.count}
     if not isinstance(y, Tensor) or y.shape != expected.shape or not y.requires_grad:
         return result | {"grad": getattr(y, "requires_grad", False)}
     direction = torch.randn(y.shape, generator=generator).to(pick())
     with Traffic() as backward:
         y.backward(direction)
     expected.backward(direction)
-    grads = {name: (_back(p.grad), _back(given[name].grad)) for name, p in whole.named_parameters()}
-    x = _back(same.grad), _back(x.grad)
+    grads = {name: home((p.grad, given[name].grad)) for name, p in whole.named_parameters()}
+    x = home((same.grad, x.grad))
     return result | {"grad": True, "x": x, "grads": grads, "forward": forward, "backward": backward}
 
 
@@ -97,11 +89,6 @@ class _Operations(TorchDispatchMode):
         if formula and not any(issubclass(t, FakeTensor) for t in types):  # with which DTensor works out a shape
             self.count += formula(*args, **(kwargs or {}), out_val=result)
         return result
-
-
-def _back(value: Any) -> Any:
-    """A tensor as the notebook can have it."""
-    return value.detach().cpu() if isinstance(value, Tensor) else value
 
 
 def _judge(answer: Callable[..., Tensor], kind: str, ranks: int) -> None:

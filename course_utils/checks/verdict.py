@@ -59,7 +59,10 @@ class Verdict:
         if self.text:
             parts.append(f'<div style="margin-top:4px;white-space:pre-wrap">{_code(self.text)}</div>')
         if self.line:
-            parts.append(_mono(self.line))
+            parts.append(
+                '<pre style="margin:6px 0 0;padding:4px 8px;background:none;color:inherit;white-space:pre-wrap;'
+                f'border:1px solid rgba(128,128,128,0.4);border-radius:4px">{escape(self.line)}</pre>'
+            )
         rows = [
             f'<div style="display:flex;gap:12px;margin-top:2px"><span style="opacity:0.75;min-width:62px">{name}</span>'
             f'<code style="background:none;padding:0;white-space:pre-wrap;overflow-wrap:anywhere">{escape(value)}'
@@ -79,13 +82,6 @@ class Verdict:
             f'<div role="status" style="border-left:4px solid {colour};padding:6px 12px;margin:4px 0;max-width:720px;'
             f'color:inherit;line-height:1.45">{"".join(parts)}</div>'
         )
-
-
-def _mono(text: str) -> str:
-    return (
-        '<pre style="margin:6px 0 0;padding:4px 8px;background:none;color:inherit;white-space:pre-wrap;'
-        f'border:1px solid rgba(128,128,128,0.4);border-radius:4px">{escape(text)}</pre>'
-    )
 
 
 def _code(text: str) -> str:

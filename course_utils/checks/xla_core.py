@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..cores.counters import Counters, counters
+from ..cores.counters import Counters, counters, times
 from ..cores.launch import tolerance
 from ..ground.errors import CourseError
 from ..lessons import models
@@ -44,10 +44,6 @@ def _counted(into: list[Counters]) -> Iterator[None]:
     yield
     torch_xla.sync()
     into.append(counters() - before)
-
-
-def _times(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def remove_recompiles(lines: list[Tensor], table: Tensor) -> Tensor:
@@ -85,12 +81,12 @@ def _remove_recompiles(answer: Callable[[list[Tensor], Tensor], Tensor]) -> str:
         if not seen[0].executions or seen[0].downloads:
             wrong("The means are right, but the work is to be done on the XLA device, without reading from it.",
                   expected="a program or more, no download",
-                  got=f"{_times(seen[0].executions, 'program')}, {_times(seen[0].downloads, 'download')}")  # fmt: skip
+                  got=f"{times(seen[0].executions, 'program')}, {times(seen[0].downloads, 'download')}")  # fmt: skip
         if total > MOST:
             wrong(f"The means are right; too much was compiled: {LINES} lines, with other lengths in each call.",
                   expected=f"at most {MOST} compiles in {CALLS} calls",
-                  got=f"{total} compiles in {_times(call + 1, 'call')}")  # fmt: skip
-    return f"{_times(total, 'compile')} in {CALLS} calls with {CALLS * LINES} lines."
+                  got=f"{total} compiles in {times(call + 1, 'call')}")  # fmt: skip
+    return f"{times(total, 'compile')} in {CALLS} calls with {CALLS * LINES} lines."
 
 
 def _right_means(got: Any, lines: list[Tensor], table: Tensor) -> None:
@@ -139,7 +135,7 @@ def read_once(step: Callable[[Tensor, Tensor], Tensor], batches: Batches) -> lis
 def _read_once(answer: Callable[[Callable[[Tensor, Tensor], Tensor], Batches], list[float]]) -> str:
     ran = [_read(answer, steps) for steps in STEPS]
     said = zip(STEPS, ran, strict=True)
-    return "; ".join(f"{steps} steps: {_times(n, 'program')}, one download" for steps, n in said) + "."
+    return "; ".join(f"{steps} steps: {times(n, 'program')}, one download" for steps, n in said) + "."
 
 
 def _read(answer: Callable[..., Any], steps: int) -> int:
@@ -148,7 +144,7 @@ def _read(answer: Callable[..., Any], steps: int) -> int:
     generator = torch.Generator().manual_seed(width)
     batches = [(torch.rand(16, 64, generator=generator).to(device),
                 torch.randint(10, (16,), generator=generator).to(device)) for _ in range(steps)]  # fmt: skip
-    expected = _read_at_once(_stepper(width, device), batches)
+    expected = read_once(_stepper(width, device), batches)
     seen: list[Counters] = []
     with _counted(seen):
         got = answer(_stepper(width, device), list(batches))
@@ -158,25 +154,14 @@ def _read(answer: Callable[..., Any], steps: int) -> int:
     ran, downloads = seen[0].executions, seen[0].downloads
     if downloads != 1:
         wrong("The losses are right, but they are read one by one.", expected="1 download",
-              got=_times(downloads, "download"))  # fmt: skip
+              got=times(downloads, "download"))  # fmt: skip
     if ran < steps:
         wrong(f"The losses are right, but {steps} steps were not {steps} programs: several steps waited in one graph.",
-              expected=f"{steps} programs, or one more", got=_times(ran, "program"))  # fmt: skip
+              expected=f"{steps} programs, or one more", got=times(ran, "program"))  # fmt: skip
     if ran > steps + 1:
         wrong("The losses are right, but a step took more than one program.",
-              expected=f"{steps} programs, or one more", got=_times(ran, "program"))  # fmt: skip
+              expected=f"{steps} programs, or one more", got=times(ran, "program"))  # fmt: skip
     return ran
-
-
-def _read_at_once(step: Callable[[Tensor, Tensor], Tensor], batches: Batches) -> list[float]:
-    import torch_xla
-
-    losses = []
-    for x, y in batches:
-        loss = step(x, y)
-        torch_xla.sync()
-        losses.append(loss.item())
-    return losses
 
 
 def _stepper(width: int, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:

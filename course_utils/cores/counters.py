@@ -28,14 +28,15 @@ class Counters:
         return Counters(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def __repr__(self) -> str:
-        counts = [_count(self.compiles, "compile"), _count(self.executions, "execution"),
-                  _count(self.uploads, "upload"), _count(self.downloads, "download")]  # fmt: skip
+        counts = [times(self.compiles, "compile"), times(self.executions, "execution"),
+                  times(self.uploads, "upload"), times(self.downloads, "download")]  # fmt: skip
         if self.compiles:
             counts[0] += f" ({self.compile_seconds:.2f} s)"
         return ", ".join(counts)
 
 
-def _count(n: int, what: str) -> str:
+def times(n: int, what: str) -> str:
+    """`1 compile`, `2 compiles`."""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 

@@ -54,7 +54,7 @@ def setup(device: str | None = None) -> None:
     where = "the TPU" if device == "TPU" else "XLA compiles for this machine's CPU"
     if device == "TPU":
         tpu.forget_presets()
-        count = _tpu_cores()
+        count = tpu.cores()
         where += f", {count} core{'s' * (count != 1)}"
         if count == 1:
             where += ' (notebooks about several: restart the kernel and call xla.setup(device="CPU"))'
@@ -201,7 +201,7 @@ def _check_cores(cores: object, device: str) -> int:
         if cores is not None and not 1 <= cores <= MOST_CORES:
             raise LaunchError(f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores")
         return VIRTUAL_CORES if cores is None else cores
-    there = _tpu_cores()
+    there = tpu.cores()
     if cores not in (None, there):
         raise LaunchError(
             f"cores={cores}: this TPU has {there}, and torch_xla starts them all: leave cores out. For virtual cores "
@@ -213,10 +213,6 @@ def _check_cores(cores: object, device: str) -> int:
             "in processes of their own: restart the kernel and call xla.launch first."
         )
     return there
-
-
-def _tpu_cores() -> int:
-    return tpu.cores()
 
 
 def _virtual(cores: int) -> dict[str, str]:

@@ -79,10 +79,5 @@ def _parts(tensor: Tensor, devices: int) -> list[tuple[tuple[int, ...], tuple[in
     if "devices" not in _XLAC._get_xla_sharding_spec(tensor):  # "" or "{replicated}"
         return [whole] * devices
     [shards] = _XLAC._get_local_shard_replica_and_indices([tensor])
-    found = []
-    for _, indices in shards:
-        if not isinstance(indices, list):
-            found.append(whole)
-            continue
-        found.append((tuple(i.start for i in indices), tuple(i.stop - i.start for i in indices)))
-    return found
+    return [(tuple(i.start for i in indices), tuple(i.stop - i.start for i in indices))
+            if isinstance(indices, list) else whole for _, indices in shards]  # fmt: skip

@@ -5,22 +5,11 @@ So that data imports no drawing: `pictures` stands above it and registers its fu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
-_pictures: dict[type, Callable[[Any], Any]] = {}
 
-
-def draws(kind: type) -> Callable[[Callable], Callable]:
-    """Decorate the function that turns a `kind` into its picture."""
-
-    def register(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        _pictures[kind] = function
-        return function
-
-    return register
-
-
+@functools.singledispatch
 def of(data: Any) -> Any:
-    """The picture of `data`."""
-    return _pictures[type(data)](data)
+    """The picture of `data`; `@drawing.of.register(Kind)` decorates the function that draws a `Kind`."""
+    raise TypeError(f"no picture is registered for a {type(data).__name__}")

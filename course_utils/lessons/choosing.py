@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ..ground import style
 from ..pictures import Picture
-from ..pictures.png import to_png
+from ..pictures.png import blank, to_png
 from ..theory.cost import Cluster, Cost, Model, Plan, plans
 from ..theory.sizes import duration
 
@@ -61,11 +61,10 @@ def _said(found: Cost | None) -> str:
 
 def _png(names: list[str], devices: Sequence[int], grid: list[list[Cost | None]], title: str) -> bytes:
     from matplotlib.colors import to_rgb
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
 
     width, height = style.WIDTH, TOP + ROW * len(names) + FOOT
-    figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
+    figure = blank(width, height)
     ax = figure.add_axes((LEFT / width, FOOT / height, 1 - (LEFT + 6) / width, ROW * len(names) / height))
     ax.set(xlim=(0, len(devices)), ylim=(len(names), 0), facecolor="none")
     tints = {kind: tuple(0.45 + 0.55 * part for part in to_rgb(color)) for kind, color in FAMILIES.items()}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..ground.errors import CourseError
 from .memory import tensors
@@ -53,8 +53,9 @@ class Meter(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         made = operation(*args, **kwargs or {})
-        for tensor in _made(made):
-            self._see(tensor)
+        for value in tree_leaves(made):
+            if isinstance(value, Tensor):
+                self._see(value)
         groups = tensors(self.model, self.optimizer).values()
         fixed = [sum(tensor.untyped_storage().nbytes() for tensor in group) for group in groups]
         self.samples.append((self.phase, dict(zip(KINDS, [*fixed, self._now - sum(fixed)], strict=True))))
@@ -92,11 +93,3 @@ class Meter(TorchDispatchMode):
 
     def _gone(self, count: int) -> None:
         self._now -= count
-
-
-def _made(made: Any) -> Iterator[Tensor]:
-    if isinstance(made, Tensor):
-        yield made
-    elif isinstance(made, (list, tuple)):
-        for one in made:
-            yield from _made(one)

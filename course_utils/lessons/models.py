@@ -120,6 +120,15 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
+@torch.no_grad()
+def filled(module: nn.Module) -> nn.Module:
+    """The module itself, with the same random weights everywhere, biases included."""
+    generator = torch.Generator().manual_seed(3)
+    for p in module.parameters():
+        p.copy_(torch.randn(p.shape, generator=generator) * 0.3)
+    return module
+
+
 def _empty(layer: type[nn.Module], *sizes: int) -> nn.Module:
     """A layer whose weights are still to be filled; on the device of a surrounding `torch.device(…)`."""
     return nn.utils.skip_init(layer, *sizes, device=torch.get_default_device())

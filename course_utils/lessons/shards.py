@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..ground import style
 from ..ground.errors import CourseError
 from ..pictures.picture import Picture
-from ..pictures.png import to_png
+from ..pictures.png import blank, to_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,8 +62,6 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str = "", unit: str = "
         by_rank: the results of `parts` by rank: `launch(…).results`.
         unit: what holds the parts, in words: "rank", "device".
     """
-    from matplotlib.figure import Figure
-
     named: dict[str, list[tuple[int, Part]]] = {}
     for rank, held in enumerate(by_rank):
         for part in held:
@@ -74,7 +72,7 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str = "", unit: str = "
     columns = min(len(named), (style.WIDTH - GAP) // (WIDE + GAP))
     lines = math.ceil(len(named) / columns)
     width, height = style.WIDTH, 34 + lines * (HIGH + 56)
-    figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
+    figure = blank(width, height)
     says = finding(by_rank, unit=unit)
     figure.text(8 / width, 1 - 6 / height, f"{title}: {says}" if title else says, va="top", color=style.GREY,
                 fontsize=9.7, fontweight="bold", parse_math=False)  # fmt: skip
@@ -117,6 +115,8 @@ def _legend(figure: Figure, ranks: int, width: int, height: int) -> None:
 
 def _draw(ax: Axes, held: list[tuple[int, Part]], most: int) -> None:
     """One parameter: a part has the colour of the first rank that holds it; what all hold is grey, and says so."""
+    from matplotlib.patches import Rectangle
+
     name, whole = held[0][1].name, held[0][1].whole
     down, across = (*whole, 1, 1)[:2] if whole else (1, 1)
     high, wide = (max(9.0, HIGH * math.sqrt(n / most)) for n in (down, across))
@@ -127,8 +127,9 @@ def _draw(ax: Axes, held: list[tuple[int, Part]], most: int) -> None:
         (y, x), (h, w) = ((*start, 0, 0)[:2], (*shape, 1, 1)[:2])
         x, w, y, h = x / across * wide, w / across * wide, y / down * high, h / down * high
         everywhere = len(ranks) == len(held) > 1
-        ax.add_patch(_box(x, y, w, h, style.GREY if everywhere else style.color(ranks[0]),
-                          alpha=0.45 if everywhere else 0.9))  # fmt: skip
+        seam = min(1.0, 0.2 * w, 0.2 * h)
+        color, alpha = (style.GREY, 0.45) if everywhere else (style.color(ranks[0]), 0.9)
+        ax.add_patch(Rectangle((x, y), w - seam, h - seam, color=color, alpha=alpha, lw=0))
         text = "all" if everywhere else ",".join(map(str, ranks))
         if w > 5.5 * len(text) + 4 and h > 11:
             ax.text(x + w / 2, y + h / 2, text, ha="center", va="center_baseline", fontsize=style.SMALL * 0.72,
@@ -139,10 +140,3 @@ def _draw(ax: Axes, held: list[tuple[int, Part]], most: int) -> None:
     ax.set_axis_off()
     ax.text(0, -8, f"{name}\n{' x '.join(map(str, whole))}", va="bottom", color=style.GREY, parse_math=False,
             fontsize=style.SMALL * 0.72, linespacing=1.25)  # fmt: skip
-
-
-def _box(x: float, y: float, w: float, h: float, color: str, *, alpha: float) -> object:
-    from matplotlib.patches import Rectangle
-
-    seam = min(1.0, 0.2 * w, 0.2 * h)
-    return Rectangle((x, y), w - seam, h - seam, color=color, alpha=alpha, lw=0)

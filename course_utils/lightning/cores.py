@@ -33,20 +33,12 @@ def use_cores(cores: int = 8) -> int:
     if isinstance(cores, bool) or not isinstance(cores, int) or cores < 1:
         raise CourseError(f"use_cores({cores!r}): give the number of virtual cores, a whole number from 1, e.g. 8.")
     quiet()
-    return install(cores)
 
-
-def install(cores: int) -> int:
-    """In the notebook's process: Lightning finds `cores` cores where there is no TPU, and starts them by our launch."""
     from lightning.fabric.accelerators.xla import XLAAccelerator
     from lightning.pytorch.strategies.launchers.xla import _XLALauncher
 
     if os.environ.get("PJRT_DEVICE") != "TPU":  # also beside a TPU that xla.setup(device="CPU") leaves alone
-
-        def is_available() -> bool:
-            return True
-
-        XLAAccelerator.is_available = staticmethod(is_available)
+        XLAAccelerator.is_available = staticmethod(lambda: True)
         XLAAccelerator.auto_device_count = staticmethod(lambda: cores)
     _XLALauncher.launch = _launch
     return XLAAccelerator.auto_device_count()

@@ -49,11 +49,11 @@ class LivePlot:
         self.names, self.title, self.total = tuple(dict.fromkeys(names)), title, total
         self.frames = 0
         self._clock, self._cpu = clock, cpu
-        self._screen = Screen()
         self._off = os.environ.get("COURSE_LIVE", "1") == "0"
         self._clear()
 
     def _clear(self) -> None:
+        self._screen = Screen()
         self._values = Values()
         self._begun = self._due = float("-inf")
         self._ended: float | None = None
@@ -129,7 +129,6 @@ class LivePlot:
         """Show an empty picture where the running cell prints; after `close`, start afresh. `unit`: "rank", "core"."""
         if self._ended is not None:
             self._clear()
-            self._screen.renew()
         self._unit, self._of_a_run = unit, of_a_run
         self._start(self._clock())
         if not self._off and self._screen.shell() is not None:
@@ -243,8 +242,6 @@ def live(iterable: Iterable[T], plot: LivePlot | None = None, *, total: int | No
         text = f"live({iterable!r:.60}) has nothing to loop over: give it a DataLoader, a list or a range."
         raise CourseError(text) from None
     if total is None:
-        try:
+        with contextlib.suppress(TypeError):
             total = len(iterable)
-        except TypeError:
-            total = None
     return (plot or LivePlot())._each(iterator, total, unit)

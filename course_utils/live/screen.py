@@ -45,10 +45,6 @@ class Screen:
             with contextlib.suppress(ValueError):  # the events were reset in between
                 shell.events.unregister("post_run_cell", ended)
 
-    def renew(self) -> None:
-        """Let the next picture get a display of its own."""
-        self._handle = None
-
     def show(self, bundle: dict[str, str], metadata: dict | None = None) -> None:
         """Put this MIME bundle in place of the last one."""
         from IPython.display import display

@@ -73,7 +73,7 @@ class Machine:
 
 def _cpu(machine: Machine) -> Row:
     usable, total = f"{machine.cores:g}", machine.cores_total
-    here = _count(usable, "core") if machine.cores == total else f"{usable} of {total} cores"
+    here = f"{usable} core{'s' * (total != 1)}" if machine.cores == total else f"{usable} of {total} cores"
     why = "" if machine.cores == total else ", limited for this process"
     return Row("CPU", here, machine.devices[0].title + why, "native", (total, math.ceil(machine.cores)))
 
@@ -124,7 +124,3 @@ def _ranks(machine: Machine) -> Row:
 def _bytes(number: int) -> str:
     value = number / 2**30
     return f"{value:.3g} GiB" if value < 999.5 else f"{value:.0f} GiB"
-
-
-def _count(number: str, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == "1" else "s")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from ..ground import style
 from .axes import Panel, Series, spread, text_of, tick_texts, x_span
 from .picture import Picture
-from .png import to_png
+from .png import FONTS, blank, gridlines, to_png
 
 Panels = Mapping[str, Mapping[int | str, Series]]
 
@@ -110,7 +110,6 @@ def svg(panels: Panels, *, alt: str, title: str = "", x_title: str = "step", tot
 def png(panels: Panels, *, title: str = "", x_title: str = "step", total: float | None = None, log_x: bool = False,
         log_y: bool = False, markers: bool = False, foot: str = "", unit: str = "rank") -> bytes:
     """The same panels as a PNG at twice the pixels, transparent, its text readable on white and on black."""
-    from matplotlib.figure import Figure  # no pyplot: no global state, safe in threads
     from matplotlib.lines import Line2D
 
     keys, names = keys_of(panels), list(panels)
@@ -122,27 +121,26 @@ def png(panels: Panels, *, title: str = "", x_title: str = "step", total: float 
     deep = -(-len(keys) // wide) if len(keys) > 1 else 0  # rows of the legend
     extra = LINE * (bool(title) + deep + bool(foot))
     height = rows * (HEIGHT + GAP) - GAP + extra
-    figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
-    fonts = {"color": style.GREY, "fontsize": style.TEXT * 0.72}  # px at 100 dpi -> points
+    figure = blank(width, height)
     top, x_range = LINE * bool(title), x_span(panels.values(), total=total, log_x=log_x)
     if title:
-        figure.text(8 / width, 1 - 14 / height, title, **fonts | {"fontsize": 9.7}, fontweight="bold", parse_math=False)
+        figure.text(8 / width, 1 - 14 / height, title, **FONTS | {"fontsize": 9.7}, fontweight="bold", parse_math=False)
     for i, (name, series) in enumerate(panels.items()):
         panel = Panel(name, series, x_range=x_range, log_x=log_x, log_y=log_y)
         x = (i % columns) * (each + GAP) + LEFT
         y = top + (i // columns) * (HEIGHT + GAP) + TOP
         w, h = each - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
         ax = figure.add_axes((x / width, 1 - (y + h) / height, w / width, h / height), facecolor="none")
-        _paint(ax, panel, (w, h), x_title, markers, fonts)
+        _paint(ax, panel, (w, h), x_title, markers)
     if len(keys) > 1:
         order = [i for column in range(wide) for i in range(column, len(keys), wide)]  # matplotlib fills columns
         lines = [Line2D([], [], color=style.color(keys[i], i), linestyle=_dash(keys[i], i), lw=1.5) for i in order]
         box = figure.legend(lines, [labels[i] for i in order], ncols=wide, frameon=False,
                             loc="lower left", bbox_to_anchor=(4 / width, (LINE * bool(foot) - 5) / height),
-                            fontsize=fonts["fontsize"], labelcolor=style.GREY, handlelength=2.6, borderpad=0.2)
+                            fontsize=FONTS["fontsize"], labelcolor=style.GREY, handlelength=2.6, borderpad=0.2)
         box.set_zorder(5)
     if foot:
-        figure.text(8 / width, 5 / height, foot, **fonts)
+        figure.text(8 / width, 5 / height, foot, **FONTS)
     return to_png(figure)
 
 
@@ -175,23 +173,20 @@ def _dash(key: int | str, position: int) -> object:
     return (0, tuple(float(p) / 1.8 for p in pattern.split())) if pattern else "solid"
 
 
-def _paint(ax: object, panel: Panel, size: tuple[float, float], x_title: str, markers: bool, fonts: dict) -> None:
+def _paint(ax: object, panel: Panel, size: tuple[float, float], x_title: str, markers: bool) -> None:
     """One panel on matplotlib axes, with the ticks, the gaps and the labels of the SVG."""
-    ax.set_title(panel.name, loc="left", **fonts | {"fontsize": 9.7}, fontweight="bold", pad=7, parse_math=False)
-    ax.set_xlabel(x_title, labelpad=3, **fonts)
+    ax.set_title(panel.name, loc="left", **FONTS | {"fontsize": 9.7}, fontweight="bold", pad=7, parse_math=False)
+    ax.set_xlabel(x_title, labelpad=3, **FONTS)
     if panel.log_x:
         ax.set_xscale("log")
     if panel.log_y:
         ax.set_yscale("log")
-    ax.set_xticks(panel.x_ticks, tick_texts(panel.x_ticks), **fonts)
-    ax.set_yticks(panel.y_ticks, tick_texts(panel.y_ticks), **fonts)
+    ax.set_xticks(panel.x_ticks, tick_texts(panel.x_ticks), **FONTS)
+    ax.set_yticks(panel.y_ticks, tick_texts(panel.y_ticks), **FONTS)
     ax.minorticks_off()
     ax.set(xlim=(panel.x0, panel.x1), ylim=(panel.y0, panel.y1))
-    ax.tick_params(length=0)
-    ax.grid(axis="y", color=style.GREY, alpha=0.3, lw=0.7)
-    ax.set_axisbelow(True)
-    for side, spine in ax.spines.items():
-        spine.set(visible=side == "bottom", color=style.GREY)
+    gridlines(ax, "y")
+    ax.spines["bottom"].set(visible=True, color=style.GREY)
     for i, (key, lines) in enumerate(panel.runs.items()):
         look = {"color": style.color(key, i), "linestyle": _dash(key, i), "lw": 1.35, "clip_on": False}
         for line in lines:
@@ -205,7 +200,7 @@ def _paint(ax: object, panel: Panel, size: tuple[float, float], x_title: str, ma
         ax.plot(x / w, 1 - y / h, marker="o", ms=4, **mark)
         ax.plot((beside + 1) / w, 1 - place / h, marker="s", ms=3.5, **mark)
         ax.text((beside + 6) / w, 1 - place / h, text_of(value), transform=ax.transAxes, va="center", weight="bold",
-                **fonts)  # fmt: skip
+                **FONTS)  # fmt: skip
     if panel.empty or panel.note:
         ax.text(0.5, 1 - 10 / h, panel.note or "no value yet", transform=ax.transAxes, ha="center", fontweight="bold",
-                **fonts)
+                **FONTS)

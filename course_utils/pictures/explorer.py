@@ -6,16 +6,10 @@ import html
 import json
 
 from ..ground import style
-from ..theory.messages import letter
 from ..theory.schedules import SCHEDULES, Schedule, bubble, idle, make
 from .picture import Picture
+from .pipeline_chart import SHADES
 from .scripts import script
-
-SHADES = {
-    "F": (style.ROLE["forward"], "#99C7E0"),
-    "B": (style.ROLE["backward"], "#EEBF99"),
-    "W": (style.ROLE["optimizer"], "#99D8C7"),
-}
 
 # One control a row: [name in the state, words, least, most, step]; what it does not know it does not touch.
 CONTROLS = (
@@ -28,12 +22,11 @@ CONTROLS = (
 
 
 def explorer(name: str = "GPipe", *, ranks: int = 2, micro_batches: int = 3, chunks: int = 1) -> Picture:
-    """A pipeline to play with, in the page itself: sliders for all of its numbers, no kernel needed."""
-    return Picture(*draw(make(name, ranks=ranks, micro_batches=micro_batches, chunks=chunks)))
+    """A pipeline to play with, in the page itself: sliders for all of its numbers, no kernel needed.
 
-
-def draw(schedule: Schedule) -> tuple[str, str]:
-    """(HTML, description) of the explorer, at first with this schedule, backward 2 forwards long, no link time."""
+    It begins with this schedule, a backward 2 forwards long and no link time.
+    """
+    schedule = make(name, ranks=ranks, micro_batches=micro_batches, chunks=chunks)
     p, m, v = schedule.ranks, schedule.micro_batches, schedule.chunks
     most = {key: top for key, _, _, top, _ in CONTROLS}
     controls = [[*c[:3], max(c[3], {"p": p, "m": m, "v": v}.get(c[0], 0)), c[4]] for c in CONTROLS]
@@ -44,8 +37,8 @@ def draw(schedule: Schedule) -> tuple[str, str]:
     key = "".join(
         f'<span style="padding-right:14px"><span style="display:inline-block;width:11px;height:11px;'
         f'background:{color}"></span> {text}</span>'
-        for color, text in ((SHADES["F"][0], "forward"), (SHADES["B"][0], "backward, or its input half"),
-                            (SHADES["W"][0], "weight half"), ("rgba(128,128,128,.3)", "waits"),
+        for color, text in ((SHADES["forward"][0], "forward"), (SHADES["backward"][0], "backward, or its input half"),
+                            (SHADES["backward-weight"][0], "weight half"), ("rgba(128,128,128,.3)", "waits"),
                             (style.ROLE["communication"], "message on its way"))
     )  # fmt: skip
     page = (
@@ -59,7 +52,7 @@ def draw(schedule: Schedule) -> tuple[str, str]:
         f"through all that a rank holds takes 1.</div>"
         f'<script type="application/json">{stored}</script><script>{drawn}</script></div>'
     )
-    return page, alt
+    return Picture(page, alt)
 
 
 def _frame(schedule: Schedule) -> str:
@@ -71,13 +64,13 @@ def _frame(schedule: Schedule) -> str:
         boxes = ""
         for s in timeline.spans:
             if s.rank == rank:
-                kind, micro, part = letter(s.name), s.name.split()[1], int(s.name.split()[-1])
-                odd = part // schedule.ranks % 2
-                wide, color = 100 * s.seconds / end, SHADES[kind][0]
+                name, micro, *_, part = s.name.split()
+                odd = int(part) // schedule.ranks % 2
+                wide, color = 100 * s.seconds / end, SHADES[name][0]
                 edge = f"0 0 0 1px {color}" if odd else "-1px 0 #808080"
                 boxes += (
                     f'<div style="position:absolute;left:{100 * s.start / end:.4f}%;width:{wide:.4f}%;top:0;'
-                    f"height:22px;background:{SHADES[kind][odd]};color:{'black' if odd else style.ink(color)};"
+                    f"height:22px;background:{SHADES[name][odd]};color:{'black' if odd else style.ink(color)};"
                     f'box-shadow:inset {edge};overflow:hidden">'
                     f"{micro if wide >= 1.6 else ''}</div>"
                 )

@@ -6,12 +6,11 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..ground import style
-from ..ground.drawing import draws
+from ..ground import drawing, style
 from ..ground.timeline import Span, Timeline
 from .axes import tick_texts, ticks
 from .picture import Picture
-from .png import to_png
+from .png import FONTS, blank, gridlines, to_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,17 +85,9 @@ def levels_of(bars: list[Bar]) -> list[tuple[int, Bar]]:
     return placed
 
 
-@draws(Timeline)
+@drawing.of.register(Timeline)
 def gantt(timeline: Timeline) -> Picture:
     """A row per rank, a thinner one below it for each further lane; see `Timeline`, which draws itself with this."""
-    png, alt = draw(timeline)
-    return Picture("", alt, png=png)
-
-
-def draw(timeline: Timeline) -> tuple[bytes, str]:
-    """(PNG, description) of the chart."""
-    from matplotlib.figure import Figure  # no pyplot: no global state, safe in threads
-
     ranks, lanes, seconds = timeline.ranks, timeline.lanes, timeline.seconds or 1e-9
     says = finding(timeline)
     alt = (f"{timeline.title + ': ' if timeline.title else ''}Gantt chart of {len(timeline.spans):,} spans of "
@@ -110,19 +101,18 @@ def draw(timeline: Timeline) -> tuple[bytes, str]:
     title = textwrap.wrap(f"{timeline.title}{then}{says}" if timeline.title else says, TITLE)
     top, bottom = LINE * (1 + len(title)) - 4, LINE * (3 + bool(notes))
     width, height = style.WIDTH, top + high + bottom
-    figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
-    fonts = {"color": style.GREY, "fontsize": style.TEXT * 0.72}  # px at 100 dpi -> points
-    figure.text(8 / width, 1 - 6 / height, "\n".join(title), va="top", **fonts | {"fontsize": 9.7},
+    figure = blank(width, height)
+    figure.text(8 / width, 1 - 6 / height, "\n".join(title), va="top", **FONTS | {"fontsize": 9.7},
                 fontweight="bold", parse_math=False)
     ax = figure.add_axes((LEFT / width, bottom / height, UNITS / width, max(high, 1) / height), facecolor="none")
     ax.set(xlim=(0, UNITS), ylim=(max(high, 1), 0), yticks=[])
     if ranks:
-        _axis(ax, seconds, fonts)
+        _axis(ax, seconds)
     else:
         ax.set_axis_off()
     y = 0
     for rank in ranks:
-        ax.text(-8, y + LANE / 2, f"rank {rank}", ha="right", va="center", **fonts)
+        ax.text(-8, y + LANE / 2, f"rank {rank}", ha="right", va="center", **FONTS)
         for lane in lanes:
             if lane == lanes[0]:
                 _compute(ax, rows[rank, lane], y)
@@ -131,10 +121,10 @@ def draw(timeline: Timeline) -> tuple[bytes, str]:
                 _beside(ax, rows[rank, lane], y)
                 y += THIN + 2
         y += GAP - 2
-    _legend(figure, {bar.role for bar in bars}, (4 / width, (LINE * bool(notes)) / height), fonts)
+    _legend(figure, {bar.role for bar in bars}, (4 / width, (LINE * bool(notes)) / height))
     if notes:
-        figure.text(8 / width, 5 / height, notes, **fonts)
-    return to_png(figure), alt
+        figure.text(8 / width, 5 / height, notes, **FONTS)
+    return Picture("", alt, png=to_png(figure))
 
 
 def _notes(bars: list[Bar], lanes: tuple[str, ...]) -> str:
@@ -143,15 +133,12 @@ def _notes(bars: list[Bar], lanes: tuple[str, ...]) -> str:
     return thin + (f"{merged:,} spans too short to see share bars with their neighbours." if merged else "")
 
 
-def _axis(ax: Axes, seconds: float, fonts: dict) -> None:
+def _axis(ax: Axes, seconds: float) -> None:
     span, unit = (1000 * seconds, "ms") if seconds < 10 else (seconds, "s")
     marks = [t for t in ticks(0, span) if t <= span * 1.0001]
-    ax.set_xticks([t / span * UNITS for t in marks], tick_texts(marks), **fonts)
-    ax.set_xlabel(f"time ({unit})", labelpad=2, **fonts)
-    ax.tick_params(length=0)
-    ax.grid(axis="x", color=style.GREY, alpha=0.3, lw=0.7)
-    ax.set_axisbelow(True)
-    ax.spines[:].set_visible(False)
+    ax.set_xticks([t / span * UNITS for t in marks], tick_texts(marks), **FONTS)
+    ax.set_xlabel(f"time ({unit})", labelpad=2, **FONTS)
+    gridlines(ax, "x")
 
 
 def _paint(ax: Axes, bar: Bar, y: float, height: float) -> None:
@@ -183,10 +170,10 @@ def _beside(ax: Axes, bars: list[Bar], y: float) -> None:
         _paint(ax, bar, y + level * THIN / rows, THIN / rows - (rows > 1))
 
 
-def _legend(figure: object, roles: set[str], corner: tuple[float, float], fonts: dict) -> None:
+def _legend(figure: object, roles: set[str], corner: tuple[float, float]) -> None:
     from matplotlib.patches import Patch
 
     shown = [role for role in style.ROLE if role in roles]
     patches = [Patch(**_look(role)) for role in shown]
     figure.legend(patches, shown, ncols=len(shown) or 1, frameon=False, loc="lower left", bbox_to_anchor=corner,
-                  fontsize=fonts["fontsize"], labelcolor=style.GREY, handlelength=0.9, handleheight=0.9, borderpad=0.2)
+                  fontsize=FONTS["fontsize"], labelcolor=style.GREY, handlelength=0.9, handleheight=0.9, borderpad=0.2)

@@ -10,7 +10,7 @@ from ..ground.errors import CourseError
 from ..ground.timeline import Timeline
 from .axes import tick_texts, ticks
 from .picture import Picture
-from .png import to_png
+from .png import FONTS, blank, gridlines, to_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,17 +26,10 @@ LEGEND = {"backward-input": "B, input half of a backward", "backward-weight": "W
 
 
 def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str = "", unit: str = "s") -> Picture:
-    """Pipelines below each other on one time axis, each box with the number of its micro-batch.
+    """Pipelines below each other on one time axis, all from 0, each box with the number of its micro-batch.
 
     unit: that of the spans' times, in words where it is not seconds: "forwards".
     """
-    png, alt = draw(timelines, title=title, foot=foot, unit=unit)
-    return Picture("", alt, png=png)
-
-
-def draw(timelines: Mapping[str, Timeline], *, title: str, foot: str, unit: str) -> tuple[bytes, str]:
-    """(PNG, description): a panel per timeline, all from 0 and on one time axis."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     if not timelines or not all(len(t) for t in timelines.values()):
@@ -45,48 +38,45 @@ def draw(timelines: Mapping[str, Timeline], *, title: str, foot: str, unit: str)
     panels = {name: len(t.ranks) * ROW for name, t in timelines.items()}
     top, bottom = (HEAD if title else 4), FOOT + 20 + (18 if foot else 0)
     width, height = style.WIDTH, top + bottom + sum(panels.values()) + HEAD * len(panels)
-    figure = Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
-    fonts = {"color": style.GREY, "fontsize": style.TEXT * 0.72}
+    figure = blank(width, height)
     if title:
-        figure.text(8 / width, 1 - 4 / height, title, va="top", **fonts | {"fontsize": 9.7}, fontweight="bold",
+        figure.text(8 / width, 1 - 4 / height, title, va="top", **FONTS | {"fontsize": 9.7}, fontweight="bold",
                     parse_math=False)  # fmt: skip
     y, said = top, []
     for name, timeline in timelines.items():
         idle = sum(timeline.idle(r) for r in timeline.ranks) / len(timeline.ranks)
         said.append(f"{name}: {idle:.1%} of the time is waiting")
-        figure.text(LEFT / width, 1 - (y + 6) / height, said[-1], va="top", **fonts)
+        figure.text(LEFT / width, 1 - (y + 6) / height, said[-1], va="top", **FONTS)
         y += HEAD + panels[name]
         axes = figure.add_axes(
             (LEFT / width, 1 - y / height, (width - LEFT - RIGHT) / width, panels[name] / height), facecolor="none"
         )
-        _panel(axes, timeline, seconds, fonts, unit=unit, last=name == [*timelines][-1])
+        _panel(axes, timeline, seconds, unit=unit, last=name == [*timelines][-1])
     names = {s.name.split()[0] for t in timelines.values() for s in t.spans}
     kinds = [kind for kind in SHADES if kind in names]
     patches = [Patch(color=SHADES[kind][0], lw=0) for kind in kinds] + [Patch(color=style.GREY, alpha=0.25, lw=0)]
     figure.legend(patches, [*(LEGEND.get(kind, kind) for kind in kinds), "waiting"], ncols=len(patches),
                   frameon=False, loc="lower left",
                   labelcolor=style.GREY, bbox_to_anchor=(LEFT / width - 0.01, (18 if foot else 0) / height),
-                  fontsize=fonts["fontsize"], handlelength=0.9, handleheight=0.9, borderpad=0.2)  # fmt: skip
+                  fontsize=FONTS["fontsize"], handlelength=0.9, handleheight=0.9, borderpad=0.2)  # fmt: skip
     if foot:
-        figure.text(8 / width, 5 / height, foot, **fonts, parse_math=False)
+        figure.text(8 / width, 5 / height, foot, **FONTS, parse_math=False)
     ranks = max(len(t.ranks) for t in timelines.values())
-    return to_png(figure), f"{title or 'Pipeline'}. Gantt chart of {ranks} ranks. {'; '.join(said)}. {foot}".strip()
+    alt = f"{title or 'Pipeline'}. Gantt chart of {ranks} ranks. {'; '.join(said)}. {foot}".strip()
+    return Picture("", alt, png=to_png(figure))
 
 
-def _panel(axes: Axes, timeline: Timeline, seconds: float, fonts: dict, *, unit: str, last: bool) -> None:
+def _panel(axes: Axes, timeline: Timeline, seconds: float, *, unit: str, last: bool) -> None:
     ranks = timeline.ranks
     px = (style.WIDTH - LEFT - RIGHT) / seconds
     axes.set(xlim=(0, seconds), ylim=(len(ranks) * ROW, 0))
-    axes.set_yticks([i * ROW + HIGH / 2 for i in range(len(ranks))], [f"rank {r}" for r in ranks], **fonts)
+    axes.set_yticks([i * ROW + HIGH / 2 for i in range(len(ranks))], [f"rank {r}" for r in ranks], **FONTS)
     unit, scale = ("ms", 1000) if unit == "s" and seconds < 1.5 else (unit, 1)
     marks = [t for t in ticks(0, seconds * scale) if t <= seconds * scale * 1.0001]
-    axes.set_xticks([t / scale for t in marks], tick_texts(marks) if last else [], **fonts)
+    axes.set_xticks([t / scale for t in marks], tick_texts(marks) if last else [], **FONTS)
     if last:
-        axes.set_xlabel(f"time ({unit})", labelpad=2, **fonts)
-    axes.tick_params(length=0)
-    axes.grid(axis="x", color=style.GREY, alpha=0.3, lw=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[:].set_visible(False)
+        axes.set_xlabel(f"time ({unit})", labelpad=2, **FONTS)
+    gridlines(axes, "x")
     for i, rank in enumerate(ranks):
         axes.broken_barh([(0, timeline.seconds)], (i * ROW, HIGH), color=style.GREY, alpha=0.18, lw=0)
         for s in timeline.spans:

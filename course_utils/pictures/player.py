@@ -19,21 +19,16 @@ def player(frames: Iterable[object], *, title: str, alt: str, captions: Sequence
         frames: pictures, timelines, or HTML or SVG strings; without JavaScript the first one is shown.
         captions: a line below each frame.
     """
-    parts = [frame if isinstance(frame, str) else as_html(frame) for frame in frames]
-    return Picture(draw(parts, title=title, alt=alt, captions=captions), f"{title}: {alt}")
-
-
-def draw(frames: Sequence[str], *, title: str, alt: str, captions: Sequence[str] | None = None) -> str:
-    """The player as HTML."""
+    frames = [frame if isinstance(frame, str) else as_html(frame) for frame in frames]
     if not frames:
         raise CourseError(f"player(title={title!r}) got no frames: give it at least one picture.")
     if captions is not None and len(captions) != len(frames):
         raise CourseError(f"player(title={title!r}) got {len(captions)} captions for {len(frames)} frames: one each.")
-    data = {"frames": list(frames), "captions": list(captions) if captions else None}
+    data = {"frames": frames, "captions": list(captions) if captions else None}
     # "</script>" inside a frame must not end the script that holds it.
     stored = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     first = f"1 of {len(frames)}" + (f": {captions[0]}" if captions else "")
-    return (
+    page = (
         f'<div data-course-player data-lm-suppress-shortcuts="true" role="group" '
         f'aria-label="{html.escape(f"{title}: {alt}", quote=True)}" '
         f'style="max-width:{style.WIDTH}px;font:{style.TEXT}px {style.FONT};padding:4px 8px">'
@@ -42,3 +37,4 @@ def draw(frames: Sequence[str], *, title: str, alt: str, captions: Sequence[str]
         f'<div data-line aria-live="polite" style="min-height:18px">{html.escape(first)}</div>'
         f'<script type="application/json">{stored}</script><script>{script("player.js")}</script></div>'
     )
+    return Picture(page, f"{title}: {alt}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..ground import style
-from ..ground.drawing import draws
+from ..ground import drawing, style
 from ..theory.estimate import Cost
 from ..theory.sizes import duration, size
 from .axes import text_of
@@ -62,7 +61,7 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str], *, title: str
     )
 
 
-@draws(Cost)
+@drawing.of.register(Cost)
 def cost(cost: Cost) -> Picture:
     """What a plan takes: memory, bytes sent and time, a row each."""
     rows = [(kind, name, size(value)) for kind, part in (("memory", cost.memory), ("sent", cost.sent))

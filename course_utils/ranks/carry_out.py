@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import time
 from functools import partial
@@ -51,11 +52,9 @@ def carry_out(
         if live is not None:
             live.close()
     if failure is not None:
-        raise RankError(
-            message.text, rank=message.rank, cause=message.cause, traceback=message.traceback, run=run,
-            advice=message.advice,
-        )  # fmt: skip
-    note(run, live)
+        raise RankError(**vars(message), run=run)
+    with contextlib.suppress(Exception):  # a note never spoils a run
+        note(run, live)
     return run
 
 

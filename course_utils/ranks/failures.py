@@ -17,14 +17,13 @@ WORDS = {
 }
 
 
-def raised(who: str, name: str, message: str, frames: list[tuple]) -> str:
+def raised(who: str, name: str, message: str, frames: list[Frame]) -> str:
     """`rank 2 of 4 raised ValueError: …` and the lines of the learner's code that led there."""
     if name == "SystemExit":
         what = f"{who} called sys.exit({message}) before its function returned"
     else:
         what = f"{who} raised {name}" + (f": {message}" if message else "")
-    own = own_frames([frame[:3] for frame in frames])
-    return "\n".join([what, *(place(frame) for frame in own[-3:])])
+    return "\n".join([what, *(place(frame) for frame in own_frames(frames)[-3:])])
 
 
 def died(who: str, exitcode: int | None, *, out_of_memory: bool) -> tuple[str, str]:

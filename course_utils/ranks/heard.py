@@ -26,7 +26,7 @@ DRAIN = 0.1  # seconds in which the other ranks' news may arrive before the firs
 class Message:
     rank: int | None
     cause: str
-    text: str
+    message: str
     traceback: str = ""
     advice: str = ""  # to whoever called launch
 
@@ -131,7 +131,7 @@ class Heard:
         cause, text = processes.death(rank, exitcode, out_of_memory=out_of_memory)
         dead = [rank] if self.run.unit == "rank" else []  # cores share a process: no one of them is to blame
         # Peers that lost the connection have left the place where they were; their errors remember it.
-        stacks = {r: [frame[:3] for frame in reversed(frames)] for _, r, _, _, frames, _ in self.errors}
+        stacks = {r: frames[::-1] for _, r, _, _, frames, _ in self.errors}
         self.take(processes.drain())
         stacks |= processes.where(self._unfinished(*dead, *stacks))
         others = failures.whereabouts(stacks, self.run.unit, processes.silent)

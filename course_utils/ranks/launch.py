@@ -91,4 +91,3 @@ def _open_store() -> Any:
     return dist.TCPStore(
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )
-

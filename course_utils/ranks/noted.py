@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from ..live import kept
 from ..live.plot import LivePlot
 from ..pictures.gantt import finding
@@ -14,13 +12,7 @@ MOST, MOST_SPANS = 2000, 300  # that are looked at: a millisecond's work
 
 
 def note(run: Run, live: LivePlot | None) -> None:
-    """Keep it, where runs are kept; a note never spoils a run."""
-    with contextlib.suppress(Exception):
-        _keep(run, live)
-
-
-def _keep(run: Run, live: LivePlot | None) -> None:
-    """For the reader's board: what the first rank that reported measured, the timeline's finding, what rank 0 sent."""
+    """Keep what the first rank that reported measured, the timeline's finding and what rank 0 sent."""
     if not kept.wanted(run.name):
         return
     series: dict[str, tuple[list, list]] = {}

@@ -18,7 +18,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from ..ground.cells import PACKAGE
+from ..ground.cells import PACKAGE, Frame
 from .payload import dumps
 from .session import Session, Task, begin, watch
 from .spans import SpanClock, recorder
@@ -125,14 +125,12 @@ def _join_group(rank: int, task: Task) -> None:
         dist.init_process_group(task.backend, **options)
 
 
-def describe(error: BaseException) -> tuple[str, str, list[tuple], str]:
-    """An exception as text: (class name, message, frames as (file, line, function, source), formatted traceback)."""
+def describe(error: BaseException) -> tuple[str, str, list[Frame], str]:
+    """An exception as (class name, message, frames that are not ours, formatted traceback)."""
     ours = PACKAGE + os.sep
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
     text = "".join(traceback.TracebackException.from_exception(error).format())
-    rows = [(f.filename, f.lineno, f.name, f.line or "") for f in frames]
-    name = type(error).__name__
-    return name, str(error), rows, text
+    return type(error).__name__, str(error), [f for f in frames if not f[0].startswith(ours)], text
 
 
 def _write_to(output: Connection) -> None:

@@ -142,7 +142,9 @@ class Schedule:
 
         A micro-batch whose input half is done counts until its weights' half: that needs the layers' inputs.
         """
-        return tuple(max(_held(order)) / self.chunks for order in self.orders)
+        change = {"forward": 1, "backward-input": 0}  # any other lets one go
+        changes = ([change.get(step.name, -1) for step in order] for order in self.orders)
+        return tuple(max(itertools.accumulate(each, initial=0)) / self.chunks for each in changes)
 
     def _complete(self, rank: int, order: Sequence[Instruction]) -> None:
         """Every forward and backward that is this rank's, or both its halves, once, each after what it follows from."""
@@ -224,12 +226,3 @@ def bubble(ranks: int, micro_batches: int, *, chunks: int = 1, split: bool = Fal
 def idle(timeline: Timeline) -> float:
     """Share of the timeline in which ranks compute nothing, 0 to 1, the mean over ranks: a bubble as it was."""
     return sum(timeline.idle(rank) for rank in timeline.ranks) / len(timeline.ranks)
-
-
-def _held(order: Sequence[Instruction]) -> list[int]:
-    """How many activations are held after each forward and backward."""
-    now, counts = 0, [0]
-    for step in order:
-        now += {"forward": 1, "backward-input": 0}.get(step.name, -1)
-        counts.append(now)
-    return counts

@@ -302,7 +302,7 @@ def test_cores_cannot_start_cores() -> None:
 
 def test_a_wrong_count_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
-    monkeypatch.setattr(LAUNCH, "_tpu_cores", lambda: 8)
+    monkeypatch.setattr("course_utils.cores.tpu.cores", lambda: 8)
     with pytest.raises(LaunchError, match="cores=3: this TPU has 8"):
         xla.launch(ordinals, cores=3)
 
@@ -311,7 +311,7 @@ def test_a_tpu_that_the_kernel_already_uses(monkeypatch: pytest.MonkeyPatch) -> 
     import torch_xla
 
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
-    monkeypatch.setattr(LAUNCH, "_tpu_cores", lambda: 8)
+    monkeypatch.setattr("course_utils.cores.tpu.cores", lambda: 8)
     monkeypatch.setattr(torch_xla._XLAC, "_xla_runtime_is_initialized", lambda: True)
     with pytest.raises(LaunchError, match="restart the kernel"):
         xla.launch(ordinals)
