@@ -41,7 +41,7 @@ class Group:
         with suppress(OSError):  # no swap is counted here
             (self.folder / swap).write_text(str(most))
         self.total, self.process, self.events = (("total_", "rss", "memory.oom_control") if old
-                                                 else ("", "anon", "memory.events"))  # fmt: skip
+                                                 else ("", "anon", "memory.events"))
 
     def numbers(self, file: str) -> dict[str, int]:
         return {line.split()[0]: int(line.split()[1]) for line in (self.folder / file).read_text().splitlines()}
@@ -75,7 +75,7 @@ def jupyterlab() -> Iterator[None]:
     """A server beside the notebook, as Binder has it."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--port=0",
-                   "--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={folder}"]  # fmt: skip
+                   "--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={folder}"]
         log = Path(folder) / "log"
         with open(log, "w") as out:
             server = subprocess.Popen(command, stdout=out, stderr=out)

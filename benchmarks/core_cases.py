@@ -301,4 +301,4 @@ CASES = {
         master_and_checkpoint, reads_of_all_kinds, ddp, fully_sharded, autocast_and_accumulation,
         bfloat16_autocast,
     )
-}  # fmt: skip
+}

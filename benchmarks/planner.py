@@ -19,7 +19,7 @@ from course_utils.theory.cost import Cluster, Model, Plan
 
 PEAK = 312e12  # operations a second, an A100's sheet
 A100 = Cluster(memory=80e9, flops=175e12, bandwidth=250e9, latency=3.4e-6, node=8, far_bandwidth=25e9,
-               far_latency=14e-6, overlap=False)  # fmt: skip
+               far_latency=14e-6, overlap=False)
 ROCE = replace(A100, far_bandwidth=31.25e9, overlap=True)  # 2 Tb/s a node
 
 # Megatron-LM 2021 (arXiv:2104.04473), table 1: billions of parameters, heads, width, layers; tensor and pipeline parts,
@@ -30,7 +30,7 @@ MEGATRON_1 = (
     (39.1, 64, 8192, 48, 8, 2, 512, 1536, 138), (76.1, 80, 10240, 60, 8, 4, 1024, 1792, 140),
     (145.6, 96, 12288, 80, 8, 8, 1536, 2304, 148), (310.1, 128, 16384, 96, 8, 16, 1920, 2160, 155),
     (529.6, 128, 20480, 105, 8, 35, 2520, 2520, 163), (1008.0, 160, 25600, 128, 8, 64, 3072, 3072, 163),
-)  # fmt: skip
+)
 GPT3, MTNLG = (96, 12288, 96), (128, 20480, 105)  # heads, width, layers
 # Its table 2: name, model, pipeline parts, batch, GPUs, micro-batch, TFLOP/s. Tensor parts are 8; without pipeline
 # parts it is ZeRO-3 alone.
@@ -41,20 +41,20 @@ MEGATRON_2 = (
     ("175 B", GPT3, 0, 1536, 384, 4, 144), ("175 B", GPT3, 0, 1536, 768, 2, 88),
     ("175 B", GPT3, 0, 1536, 1536, 1, 44), ("530 B", MTNLG, 0, 2560, 640, 4, 138),
     ("530 B", MTNLG, 0, 2240, 1120, 2, 98), ("530 B", MTNLG, 0, 2240, 2240, 1, 48),
-)  # fmt: skip
+)
 # Korthikanti et al. 2022 (arXiv:2205.05198), tables 3 and 5: name, model, pipeline parts, chunks, batch, micro-batch;
 # seconds with everything recomputed, and with attention recomputed and the sequence split.
 MEMORY_5 = (
     ("22 B", (64, 6144, 48), 1, 1, 4, 4, 1.42, 1.10), ("175 B", GPT3, 8, 3, 64, 1, 18.13, 13.75),
     ("530 B", MTNLG, 35, 3, 280, 1, 49.05, 37.83), ("1 T", (160, 25600, 128), 64, 1, 512, 1, 94.42, 71.49),
-)  # fmt: skip
+)
 FSDP = ((1, 173), (2, 186))  # Zhao et al. 2023 (arXiv:2304.11277), section 5.4: sequences a GPU, TFLOP/s; 512 GPUs
 # ZeRO (arXiv:1910.02054), table 1: GB of states a device with stages 1, 2 and 3 for 7.5 B, 128 B and 1 T parameters.
 ZERO_1 = {
     1: (120, 120, 120, 2048, 2048, 2048, 16000, 16000, 16000), 4: (52.5, 41.3, 30, 896, 704, 512, 7000, 5500, 4000),
     16: (35.6, 21.6, 7.5, 608, 368, 128, 4750, 2875, 1000), 64: (31.4, 16.6, 1.88, 536, 284, 32, 4187, 2218, 250),
     256: (30.4, 15.4, 0.47, 518, 263, 8, 4046, 2054, 62.5), 1024: (30.1, 15.1, 0.12, 513, 257, 2, 4011, 2013, 15.6),
-}  # fmt: skip
+}
 
 
 class Row(NamedTuple):
@@ -122,9 +122,9 @@ def rows() -> list[Row]:
         ways = (("all recomputed", {"recompute": True}, full),
                 ("sequence split, attention recomputed", {"recompute": "attention", "sequence": True}, less))
         found += [Row("Korthikanti et al., table 5", f"{name}, {way}", fastest(model, batch, **split, **plan), took)
-                  for way, plan, took in ways]  # fmt: skip
+                  for way, plan, took in ways]
     one, eight = (fastest(model, 280 * dp, tp=8, pp=35, dp=dp, recompute="attention", sequence=True)
-                  for model in [gpt(*MTNLG, fused=False)] for dp in (1, 8))  # fmt: skip
+                  for model in [gpt(*MTNLG, fused=False)] for dp in (1, 8))
     found.append(Row("Korthikanti et al., section 6.3", "530 B: what 8 replicas add", eight - one, 39.15 - 37.83))
     for micro, tera in FSDP:
         batch, model = 512 * micro, gpt(*GPT3)
@@ -139,7 +139,7 @@ def zero_entries() -> list[tuple[float, float]]:
     kinds = [(count, zero) for count in (7.5e9, 128e9, 1e12) for zero in (1, 2, 3)]
     return [(sum(cost.states(count, dp=dp, zero=zero).values()) / 1e9, published)
             for dp, entries in ZERO_1.items()
-            for (count, zero), published in zip(kinds, entries, strict=True)]  # fmt: skip
+            for (count, zero), published in zip(kinds, entries, strict=True)]
 
 
 def equal(planned: float, published: float) -> bool:
@@ -183,7 +183,7 @@ def orders() -> list[tuple[str, str, bool]]:
         ("15", "5.9 B on 64, batches 128 and 512: with each doubling of tp instead of dp, slower", tensors),
         ("16", "91 B, tp 8, pp 8: micro-batch 2 is fastest", micro == 2),
         ("17", "at an equal batch, recomputation costs up to 33 % of the throughput", 0.2 < again <= 0.33),
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:
@@ -203,7 +203,7 @@ def main() -> None:
         table(["figure of Megatron-LM", "what it shows", "the planner"],
               [(number, what, "the same" if same else "**not so**") for number, what, same in orders()]),
         targets(("ZeRO, table 1: entries of 54 that differ", sum(not equal(*each) for each in entries), 0, "entries")),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def install(repo: str) -> dict:
     return {
         "cell_type": "code", "id": INSTALL, "execution_count": 0, "metadata": {},
         "outputs": [], "source": source.splitlines(keepends=True),
-    }  # fmt: skip
+    }
 
 
 def stamp(root: Path, repo: str) -> list[Path]:

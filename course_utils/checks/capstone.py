@@ -21,7 +21,7 @@ FAULTS = {
     "silent rank": ("dead rank", "missing rank", "hang", "rank that never arrives", "rank never arrives"),
 }
 RIGHT = {"A": "straggler", "B": "data stall", "C": "unbalanced pipeline", "D": "wrong loss scale", "E": "no set_epoch",
-         "F": "recompilation", "G": "silent rank"}  # fmt: skip
+         "F": "recompilation", "G": "silent rank"}
 
 VALUES = ("wrong loss scale", "no set_epoch", "learning rate too high")
 TIMES = ("straggler", "data stall", "slow link", "unbalanced pipeline", "recompilation")
@@ -70,7 +70,7 @@ AGAINST = {
     },
     "G": dict.fromkeys(TIMES, "It makes a run slow, but every rank comes to the last all-reduce. Who had returned?")
     | dict.fromkeys(VALUES, "It changes the numbers; the ranks would all return."),
-}  # fmt: skip
+}
 
 
 def _plain(said: str) -> str:

@@ -38,11 +38,11 @@ def _cut_layers(answer: Callable[[int, int], list[int]]) -> str:
             wrong(f"{call}: a number of layers for each rank.", expected=cut_layers(layers, ranks), got=counts)
         if len(counts) != ranks or sum(counts) != layers or min(counts) < 1:
             wrong(f"{call}: each of {ranks} ranks takes one layer at the least, and together they take all {layers}.",
-                  expected=f"{ranks} numbers from 1 that add up to {layers}", got=counts)  # fmt: skip
+                  expected=f"{ranks} numbers from 1 that add up to {layers}", got=counts)
         best = math.ceil(layers / ranks)
         if max(counts) > best:
             wrong(f"{call}: the fullest rank has {max(counts)} layers, and {best} are enough.",
-                  expected=f"{best} layers at the most", got=counts)  # fmt: skip
+                  expected=f"{best} layers at the most", got=counts)
     return "No rank has more layers than it must."
 
 
@@ -82,13 +82,13 @@ def _train_large(answer: Callable) -> str:
         most = math.ceil(rows / pieces)
         if not largest or max(largest) > most:
             wrong(f"{pieces} pieces: more rows than a piece has went through the model at once.",
-                  expected=f"{most} rows at the most", got=max(largest, default=0))  # fmt: skip
+                  expected=f"{most} rows at the most", got=max(largest, default=0))
         start, end, big = (all_weights(network) for network in (mlp(), ours, whole))
         if not torch.allclose(end, big, rtol=0, atol=TOLERANCE):
             size = float((end - start).norm() / (big - start).norm())
             cut = ", ".join(str(len(part)) for part in x.chunk(pieces))
             wrong(f"{pieces} pieces, of {cut} rows: the step is not that of the whole batch.",
-                  expected="1 times as long, that way", got=f"{size:.2f} times as long")  # fmt: skip
+                  expected="1 times as long, that way", got=f"{size:.2f} times as long")
         expect(f"{pieces} pieces: the mean loss", float(loss), said, tol=TOLERANCE)
     return f"{rows} rows in 1, 2, 3 and 4 pieces: the step of the whole batch each time."
 
@@ -132,7 +132,7 @@ def _train_compiled(answer: Callable) -> str:
         wrong("Nothing was compiled.", expected="torch.compile(…, backend=backend)", got="0 programs")
     if len(made) > 3:
         wrong(f"{len(sizes)} batches of {len(sizes)} sizes: a program for nearly each of them.",
-              expected="3 programs at the most", got=f"{len(made)} programs")  # fmt: skip
+              expected="3 programs at the most", got=f"{len(made)} programs")
     expect("weights after 8 steps, against the model that is not compiled", expected, all_weights(ours),
-           tol=TOLERANCE)  # fmt: skip
+           tol=TOLERANCE)
     return f"{len(sizes)} sizes: {len(made)} program{'s' * (len(made) > 1)}, and the weights of the eager model."

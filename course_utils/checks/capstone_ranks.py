@@ -91,12 +91,12 @@ def _train_archive(answer: Callable) -> str:
         if result["itself"]:
             wrong(f"Rank {rank} read row {result['itself'][0]} in the thread that trains, which cannot compute "
                   "meanwhile.", expected="rows read by somebody else, ahead of time",
-                  got=f"{len(result['itself'])} rows read by the thread that trains")  # fmt: skip
+                  got=f"{len(result['itself'])} rows read by the thread that trains")
     for step in range(steps):
         rows = [set(result["steps"][step]) for result in results]
         if both := rows[0] & rows[1]:
             wrong(f"In step {step} both ranks train on row {min(both)}.", expected="other rows on every rank",
-                  got=f"{len(both)} rows that both have")  # fmt: skip
+                  got=f"{len(both)} rows that both have")
     return f"{ranks} ranks, {steps} steps: every row was read by another process than the one that trains."
 
 
@@ -137,7 +137,7 @@ def _train_noisy(answer: Callable) -> str:
     same_weights("At the end", ends)
     if not any(torch.allclose(ends[0], way, rtol=0, atol=TOLERANCE) for way in _ways(batches, broken)):
         wrong("The weights are not those of a training that leaves out the broken batches, and nothing else.",
-              expected="steps 0, 2 and 4 with the batches of all ranks", got="other weights")  # fmt: skip
+              expected="steps 0, 2 and 4 with the batches of all ranks", got="other weights")
     return "Batches broken on one rank, and on two: nobody waits, equal and finite weights on every rank."
 
 
@@ -151,6 +151,6 @@ def _ways(batches: list, broken: set) -> list[torch.Tensor]:
             if len(whole) == len(batches) or way != "left out":
                 over = len(whole) if way == "mean" else len(batches)
                 steps.append(lambda whole=whole, over=over, network=network:
-                             sum(cross_entropy(network(x), y) for x, y in whole) / over)  # fmt: skip
+                             sum(cross_entropy(network(x), y) for x, y in whole) / over)
         ends.append(train(network, steps, lr=0.1))
     return ends

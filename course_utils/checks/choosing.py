@@ -49,7 +49,7 @@ def _groups(answer: Callable[[int, int, int, int], dict[str, list[int]]]) -> str
         for rank, found in enumerate(run.results):
             expect(f"groups({rank}, dp={dp}, tp={tp}, pp={pp}), beside torch's mesh on 4 real ranks",
                    {axis: found[number][axis] for axis in ("tensor", "data", "pipeline")},
-                   _ordered(answer(rank, dp, tp, pp)))  # fmt: skip
+                   _ordered(answer(rank, dp, tp, pp)))
     for rank, dp, tp, pp in [(0, 3, 2, 4), (17, 3, 2, 4), (23, 3, 2, 4), (9999, 128, 8, 16)]:
         said = _ordered(answer(rank, dp, tp, pp))
         expect(f"groups({rank}, dp={dp}, tp={tp}, pp={pp})", groups(rank, dp, tp, pp), said)
@@ -60,7 +60,7 @@ def _ordered(said: object) -> object:
     """The learner's groups in the order of ours, a dictionary may come in any; the ranks as Python's own integers."""
     if isinstance(said, dict) and set(said) == set(AXES):
         return {axis: [_whole(rank) for rank in said[axis]] if isinstance(said[axis], (list, tuple)) else said[axis]
-                for axis in ("tensor", "data", "pipeline")}  # fmt: skip
+                for axis in ("tensor", "data", "pipeline")}
     return said
 
 
@@ -96,7 +96,7 @@ def within_budget(model: Model, cluster: Cluster, devices: int, batch: int, most
 def _within_budget(answer: Callable[[Model, Cluster, int, int, float], Plan]) -> str:
     for model, cluster, devices, batch, most in BUDGETS:
         case = (f"{model.parameters / 1e9:.3g} B parameters on {devices} devices of {size(cluster.memory)}, "
-                f"{size(most)} sent")  # fmt: skip
+                f"{size(most)} sent")
         plan = answer(model, cluster, devices, batch, most)
         if isinstance(plan, cost.Cost):
             wrong(f"{case}: return its plan, found.plan, not the whole cost.", expected="a Plan", got="a Cost")
@@ -109,11 +109,11 @@ def _within_budget(answer: Callable[[Model, Cluster, int, int, float], Plan]) ->
         sent = sum(got.sent.values())
         if not got.fits:
             wrong(f"{case}: the plan does not fit.", expected=f"at most {size(cluster.memory)} a device",
-                  got=f"{size(got.total)} with {plan}")  # fmt: skip
+                  got=f"{size(got.total)} with {plan}")
         if sent > most:
             wrong(f"{case}: the plan sends too much.", expected=f"at most {size(most)} a step",
-                  got=f"{size(sent)} with {plan}")  # fmt: skip
+                  got=f"{size(sent)} with {plan}")
         if got.step > want.step * 1.0001:
             wrong(f"{case}: it fits and keeps to the budget, but there is a faster plan.",
-                  expected=f"{want.step:.3g} s a step", got=f"{got.step:.3g} s with {plan}")  # fmt: skip
+                  expected=f"{want.step:.3g} s a step", got=f"{got.step:.3g} s with {plan}")
     return f"The fastest plan within memory and links, {len(BUDGETS)} times."

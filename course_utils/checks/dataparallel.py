@@ -59,7 +59,7 @@ def _scatter(answer):
     weight = torch.ones(4, requires_grad=True)
     if not all(part["w"].requires_grad for part in answer({"w": weight}, cpu[:2])):
         wrong("The parts must keep their history, or no gradient comes back to the batch.",
-              expected="requires_grad=True", got="requires_grad=False")  # fmt: skip
+              expected="requires_grad=True", got="requires_grad=False")
     return "Tensors by rows, tuples and dicts value by value, everything else to every device."
 
 
@@ -98,7 +98,7 @@ def _gather(answer):
     joined = answer(list(losses), "cpu")
     if not joined.requires_grad:
         wrong("The result must keep its history, or `backward()` never reaches the replicas.",
-              expected="requires_grad=True", got="requires_grad=False")  # fmt: skip
+              expected="requires_grad=True", got="requires_grad=False")
     joined.mean().backward()
     expect("the gradient that reaches each replica's loss", [0.5, 0.5], [loss.grad.item() for loss in losses])
     return "A loss for each replica comes back as a vector: take its mean before `backward()`."
@@ -147,7 +147,7 @@ def _same_tensor(call: str, place: str, wanted: torch.Tensor, got: Any) -> None:
             wrong(f"{call}: {place} has another type.", expected=str(wanted.dtype), got=str(got.dtype))
         if got.shape == wanted.shape and torch.equal(wanted.flatten().sort()[0], got.flatten().sort()[0]):
             wrong(f"{call}: {place} has all its numbers, in another order.",
-                  expected=str(wanted.tolist()), got=str(got.tolist()))  # fmt: skip
+                  expected=str(wanted.tolist()), got=str(got.tolist()))
     expect(f"{call}: {place}", wanted, got)
 
 

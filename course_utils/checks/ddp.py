@@ -46,7 +46,7 @@ def _rank_share(answer: Callable[[int, int, int], list[int]]) -> str:
 def _all_shares(answer: Callable[[int, int, int], list[int]]) -> list[Any]:
     found = [answer(samples, ranks, rank) for samples, ranks in SHARES for rank in range(ranks)]
     return [list(share) if isinstance(share, range) else getattr(share, "tolist", lambda share=share: share)()
-            for share in found]  # fmt: skip
+            for share in found]
 
 
 def replicas_equal(model: nn.Module) -> bool:
@@ -88,11 +88,11 @@ def _replicas_equal(answer: Callable[[nn.Module], bool]) -> str:
         everywhere(said, "True or False")
         if said != [equal] * RANKS:
             wrong(f"{what}: not what was expected.", expected=f"{equal} on all {RANKS} ranks",
-                  got="on ranks 0, 1, 2: " + ", ".join(map(repr, said)))  # fmt: skip
+                  got="on ranks 0, 1, 2: " + ", ".join(map(repr, said)))
         for rank, result in enumerate(results):
             if result[number][1]:
                 wrong(f"{what}: it changed the model, and was only to look.", expected="the model as it was",
-                      got=f"on rank {rank} {result[number][1]}")  # fmt: skip
+                      got=f"on rank {rank} {result[number][1]}")
     return f"Right in {len(CASES)} cases on {RANKS} ranks, and all ranks agree."
 
 
@@ -145,7 +145,7 @@ def _train_replica(answer: Callable[[nn.Module], None], build: Callable[[], nn.M
         (sum(_loss(whole, each.to(pick())) for each in x) / ranks).backward()
         theirs = dict(whole.named_parameters())
         steps.append({n: [p.grad if p.grad is None else p.grad.clone() for p in (q, theirs[n])]
-                      for n, q in mine.named_parameters()})  # fmt: skip
+                      for n, q in mine.named_parameters()})
         with torch.no_grad():
             for p in [*mine.parameters(), *whole.parameters()]:
                 p -= 0.1 * (0 if p.grad is None else p.grad)
@@ -186,7 +186,7 @@ def _starts(results: list[dict[str, Any]]) -> None:
     for rank, result in enumerate(results):
         if "replaced" in result:
             wrong(f"On rank {rank} {result['replaced']} is a new parameter, which no optimizer made before knows.",
-                  expected="the parameters of the model, overwritten", got="other parameters")  # fmt: skip
+                  expected="the parameters of the model, overwritten", got="other parameters")
         for name, (got, expected) in result["start"].items():
             same(f"At the start, {kinds.get(name, '')}{name} of rank {rank} is to be rank 0's", expected, got)
 
@@ -195,10 +195,10 @@ def _one_message(when: str, order: list[tuple[str, int]], needed: int) -> None:
     said = ", ".join(f"{sum(n == name for n, _ in order)} {name}" for name in dict.fromkeys(n for n, _ in order))
     if [name for name, _ in order] != ["all-reduce"]:
         wrong(f"{when} the gradients are right. Now send them in one bucket.", expected="1 all-reduce a backward",
-              got=said or "no message")  # fmt: skip
+              got=said or "no message")
     if order[0][1] > needed:
         wrong(f"{when} the message is larger than the gradients: is a tied one in it twice, or a frozen one?",
-              expected=f"{needed} bytes", got=f"{order[0][1]} bytes")  # fmt: skip
+              expected=f"{needed} bytes", got=f"{order[0][1]} bytes")
 
 
 def _gradient(what: str, expected: Tensor | None, got: Tensor | None, ranks: int) -> None:

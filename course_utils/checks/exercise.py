@@ -114,12 +114,12 @@ class Exercise:
         if not callable(answer):
             call = f"check.{name}({name})"
             return Verdict(name, "wrong", f"Pass the function itself: `{call}`, with nothing after its name.",
-                           expected=f"the function {name}", got=show(answer))  # fmt: skip
+                           expected=f"the function {name}", got=show(answer))
         if untouched(answer):
             return Verdict(name, "not yet", f"Write `{name}`, then run this cell again.")
         if words := parameters_differ(self.published, answer):
             return Verdict(name, "wrong", "It is called with other arguments than it takes.",
-                           expected=words[0], got=words[1])  # fmt: skip
+                           expected=words[0], got=words[1])
         try:
             with limited(SECONDS):
                 said = self._check(answer)

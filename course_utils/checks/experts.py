@@ -89,7 +89,7 @@ def _run(answer: Callable[..., Any], cases: dict[str, list[Tensor]]) -> dict[str
             y = answer(x, chosen, weights, expert)
         result = {"got": y, "requires_grad": getattr(y, "requires_grad", False), "came": expert.tokens,
                   "wanted": sum(int((r == rank).sum()) for r in routes), "copies": chosen.numel(),
-                  "bytes": traffic.bytes.total()}  # fmt: skip
+                  "bytes": traffic.bytes.total()}
         inputs, experts = _inputs(routes), [_Expert(r) for r in range(ranks)]
         right = [_whole(*mine, experts) for mine in inputs]
         result["expected"] = right[rank]
@@ -104,7 +104,7 @@ def _run(answer: Callable[..., Any], cases: dict[str, list[Tensor]]) -> dict[str
             sum(each.square().sum() for each in right).backward()
             of_experts = experts[rank].matrix.grad, expert.matrix.grad
             result["grads"] = {"x": (inputs[rank][0].grad, x.grad), "weights": (inputs[rank][2].grad, weights.grad),
-                               "the expert's matrix": of_experts}  # fmt: skip
+                               "the expert's matrix": of_experts}
         found[name] = home(result)
     return found
 
@@ -125,7 +125,7 @@ def _others(mine: tuple[Tensor, Tensor, Tensor], experts: list[_Expert], rank: i
                 _whole(x, chosen[:, :1], weights[:, :1], experts),
             "Every token went through this rank's own expert; it is to go to those of chosen[i].":
                 _whole(x, torch.full_like(chosen, rank), weights, experts),
-        }  # fmt: skip
+        }
 
 
 @exercise(
@@ -158,7 +158,7 @@ def _found(answer: Callable[..., Any], cases: dict[str, list[Tensor]], ranks: in
         return on_ranks(_run, answer, cases, ranks=ranks, seconds=SECONDS)
     except RankError as error:  # the all-reduce with no line is the one in _run
         text = re.sub(r"(ranks? [\d, ]+) waits? in all_reduce here: \(no line known\)",
-                      r"\1 had returned: a collective needs every rank.", in_words(error))  # fmt: skip
+                      r"\1 had returned: a collective needs every rank.", in_words(error))
         raise CourseError(text) from None
 
 
@@ -174,24 +174,24 @@ def _output(what: str, result: dict[str, Any]) -> None:
 def _cost(where: str, result: dict[str, Any]) -> None:
     if result["came"] != result["wanted"]:
         wrong(f"{where}'s expert is to compute the tokens that chose it, once each.",
-              expected=f"{result['wanted']} tokens", got=f"{result['came']} tokens")  # fmt: skip
+              expected=f"{result['wanted']} tokens", got=f"{result['came']} tokens")
     token, counts = 4 * WIDTH, 400
     most = (result["copies"] + result["wanted"]) * token + counts
     if result["bytes"] > most:
         wrong(f"{where} sends more than its tokens, their results and the counts.",
-              expected=f"at most {most:,} bytes", got=f"{result['bytes']:,} bytes")  # fmt: skip
+              expected=f"at most {most:,} bytes", got=f"{result['bytes']:,} bytes")
 
 
 def _gradients(where: str, result: dict[str, Any]) -> None:
     if not result["requires_grad"]:
         wrong(f"{where} the output is right, but no gradient can flow back: dist.all_to_all_single is unknown to "
               "autograd, all_to_all_single_autograd is not.", expected="an output with requires_grad",
-              got="requires_grad=False")  # fmt: skip
+              got="requires_grad=False")
     for name, (expected, got) in result.get("grads", {}).items():
         if got is None:
             wrong(f"{where} no gradient comes to {name}. Is it cut off on the way, by an all-to-all that autograd does "
-                  "not know or by detach()?", expected=f"a gradient of {name}", got="None")  # fmt: skip
+                  "not know or by detach()?", expected=f"a gradient of {name}", got="None")
         if name.startswith("the expert") and not torch.allclose(expected, got, atol=1e-3):
             wrong(f"{where} the gradient of the expert's matrix is wrong: it is to come from all tokens that came "
-                  "here, their ranks' losses included.", expected=expected[0, :4], got=got[0, :4])  # fmt: skip
+                  "here, their ranks' losses included.", expected=expected[0, :4], got=got[0, :4])
         same(f"{where} the gradient of {name}", expected, got, tol=1e-3)

@@ -65,7 +65,7 @@ def _step(answer: Callable[[nn.Module, DeviceMesh], Any]) -> dict[str, Any]:
         p.grad /= dist.get_world_size()
     got = torch.cat([p.grad.full_tensor().float().flatten() for p in model.parameters()])
     return {"gradient": got, "expected": torch.cat([p.grad.flatten() for p in reference.parameters()]),
-            "messages": len(traffic.order), "bytes": min(peaks[1:])}  # fmt: skip
+            "messages": len(traffic.order), "bytes": min(peaks[1:])}
 
 
 @exercise(
@@ -87,10 +87,10 @@ def _choose_units(answer: Callable[[nn.Module, DeviceMesh], Any]) -> str:
     said = f"{found['messages']} messages and {most:.2f} bytes a parameter in a step"
     if found["messages"] > MESSAGES:
         wrong(f"{said}: too many messages. Fewer units, or fewer gathers.", expected=f"at most {MESSAGES}",
-              got=found["messages"])  # fmt: skip
+              got=found["messages"])
     if most > BYTES:
         wrong(f"{said}: too many bytes at once. Smaller units, or units that are resharded after their forward.",
-              expected=f"at most {BYTES}", got=round(most, 2))  # fmt: skip
+              expected=f"at most {BYTES}", got=round(most, 2))
     return f"{said}, with DDP's gradient."
 
 
@@ -151,10 +151,10 @@ def _start_sharded(answer: Callable[..., nn.Module]) -> str:
                 wrong(f"{where}: it is to return the model.", expected="a torch.nn.Module", got=found["model"])
             if "outside" in found:
                 wrong(f"{where}: parameter {found['outside'][0]} is not sharded.", expected="each a DTensor",
-                      got=f"{len(found['outside'])} are plain tensors")  # fmt: skip
+                      got=f"{len(found['outside'])} are plain tensors")
             if "meta" in found:
                 wrong(f"{where}: parameter {found['meta'][0]} still has no memory.", expected=f"its rows on {pick()}",
-                      got="a tensor on the meta device")  # fmt: skip
+                      got="a tensor on the meta device")
             for name in weights.keys() - found["weights"].keys():
                 wrong(f"{where}: there is no parameter {name} any more.")
             for name, expected in weights.items():
@@ -162,5 +162,5 @@ def _start_sharded(answer: Callable[..., nn.Module]) -> str:
             if found["most"] > 0.9 * whole:
                 wrong(f"{where}: right weights, but at some moment {found['most'] / whole:.2f} of the whole model's "
                       "bytes were here.", expected="its rows, and a tensor or two",
-                      got=f"{found['most']:,} of {whole:,} bytes")  # fmt: skip
+                      got=f"{found['most']:,} of {whole:,} bytes")
     return "The same weights on 2 and on 3 ranks, and no rank ever held them all."

@@ -35,7 +35,7 @@ def launch(program: Callable, *args: Any, spmd: bool) -> Run:
     run = xla.launch(_several, program, args, cores=cores, spmd=spmd, time_limit=SECONDS[on], show=False)
     if run.results[0] is None:
         raise CourseError('This exercise needs several cores, and this TPU has one: restart the kernel, call '
-                          'xla.setup(device="CPU") for virtual ones, and run the notebook again.')  # fmt: skip
+                          'xla.setup(device="CPU") for virtual ones, and run the notebook again.')
     return run
 
 
@@ -126,7 +126,7 @@ def _train_replica(answer: Callable) -> str:
     else:
         wrong("The cores' process crashed in compiled code (SIGSEGV). torch_xla does so when xm.optimizer_step finds "
               "no gradients: does zero_grad come between backward and the step?",
-              expected="gradients when the optimizer steps", got="a crash")  # fmt: skip
+              expected="gradients when the optimizer steps", got="a crash")
     cores, weights = len(results), [found for _, found in results]
     for core, found in enumerate(weights):
         if found is None and any(other is not None for other in weights):
@@ -136,17 +136,17 @@ def _train_replica(answer: Callable) -> str:
     read = [sorted(set(seen)) for seen, _ in results]
     if all(seen == read[0] for seen in read[1:]):
         wrong(f"All {cores} cores read the same rows.", expected=f"{ROWS} rows of its own for each core",
-              got=f"rows {read[0][:8]}… on every core")  # fmt: skip
+              got=f"rows {read[0][:8]}… on every core")
     expect("rows that all cores together read in an epoch, sorted", [*range(cores * ROWS)],
-           sorted(row for seen in read for row in seen))  # fmt: skip
+           sorted(row for seen in read for row in seen))
     for core, other in enumerate(weights[1:], 1):
         if not torch.equal(other, weights[0]):
             wrong(f"Cores 0 and {core} end with different weights: their replicas began apart, or drift.",
                   expected="bit-equal weights on every core",
-                  got=f"up to {float((other - weights[0]).abs().max()):.2g} apart")  # fmt: skip
+                  got=f"up to {float((other - weights[0]).abs().max()):.2g} apart")
     off = float((_alone(cores) - weights[0]).abs().max())
     if off > xla.tolerance():
         wrong(f"The replicas are equal, but not to one process that takes the whole batches for {EPOCHS} epochs, in "
               "the order of DistributedSampler(…, shuffle=False), from core 0's weights.",
-              expected=f"weights within {xla.tolerance():g}", got=f"up to {off:.2g} apart")  # fmt: skip
+              expected=f"weights within {xla.tolerance():g}", got=f"up to {off:.2g} apart")
     return f"{cores} cores, each with rows of its own: bit-equal replicas, and equal to one process on whole batches."

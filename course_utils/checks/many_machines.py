@@ -94,7 +94,7 @@ def _undisturbed(quiet: list[list[dict]]) -> None:
                 wrong(f"Nobody killed it, and {other}. Is set_epoch called before each epoch?")
         if len(notes) != EPOCHS * EACH:
             wrong("Nobody killed it, and the number of steps is not that of the loop.",
-                  expected=f"{EPOCHS * EACH} steps", got=f"{len(notes)} on rank {rank}")  # fmt: skip
+                  expected=f"{EPOCHS * EACH} steps", got=f"{len(notes)} on rank {rank}")
 
 
 def _goes_on(found: list[list[dict]], quiet: list[list[dict]], done: int, where: str, error: RankError | None) -> int:
@@ -133,7 +133,7 @@ def _restored(one: dict, quiet: list[dict], step: int, again: str) -> None:
     if step not in same:
         have = f"those after {same[0]} steps" if same else "weights that no step of it began with"
         wrong(f"{again}, it goes on with the batch of step {step}, but with other weights than the undisturbed run.",
-              expected=f"the weights after {step} steps", got=have)  # fmt: skip
+              expected=f"the weights after {step} steps", got=have)
     if not _near(one["moments"], expected["moments"]):
         kept = "they begin at zero" if not any(one["moments"]) else "they are those of another step"
         wrong(f"{again}, step {step} has the right weights and batch, but not the optimizer's moments: {kept}.")

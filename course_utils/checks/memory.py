@@ -55,7 +55,7 @@ def _predict_peak(answer):
             times = float(got) / real
             hint = " (bytes are asked for, not numbers?)" if 0.2 < times < 0.3 else ""
             wrong(f"predict_peak({widths}, {rows}) is {times:.2f} times what was measured{hint}.",
-                  expected=f"{real:,} bytes, to a tenth", got=got)  # fmt: skip
+                  expected=f"{real:,} bytes, to a tenth", got=got)
     return "Within a tenth of three measured steps."
 
 
@@ -100,7 +100,7 @@ def _backward_in_pieces(answer):
             wrong(f"{case}: the model was not called.")
         if max(model.rows) > most:
             wrong(f"{case}: {max(model.rows)} rows went through the model at once.", expected=f"at most {most}",
-                  got=f"pieces of {model.rows}")  # fmt: skip
+                  got=f"pieces of {model.rows}")
         if any(p.grad is None for p in model.parameters()):
             wrong(f"{case}: a parameter has no gradient afterwards.", expected="a gradient for each", got="None")
         ours = torch.cat([p.grad.flatten() for p in model.parameters()])
@@ -108,9 +108,9 @@ def _backward_in_pieces(answer):
         if not torch.allclose(ours, wanted, rtol=1e-4, atol=1e-6):
             times = (ours.norm() / wanted.norm()).item()
             wrong(f"{case}: the gradient is not that of the whole batch.", expected="the gradient of the whole batch",
-                  got=f"one {times:.2f} times as long, pieces of {model.rows} rows")  # fmt: skip
+                  got=f"one {times:.2f} times as long, pieces of {model.rows} rows")
         if isinstance(got, torch.Tensor) and got.requires_grad:
             wrong(f"{case}: the loss that you return holds its graph, and so the activations.", expected="a float",
-                  got=got)  # fmt: skip
+                  got=got)
         expect(f"{case}: the loss of the whole batch", whole.item(), got, tol=1e-4)
     return "The gradient and the loss of the whole batch, in pieces that fit."

@@ -65,7 +65,7 @@ def _counts(answer: Callable[[list[float], int], list[int]], costs: list[float],
     if len(counts) != stages or min(counts) < 1 or sum(counts) != len(costs):
         wrong(f"{call}: each of the {stages} stages takes at least one layer, and together they take all "
               f"{len(costs)}.", expected=f"{stages} numbers from 1 that add up to {len(costs)}",
-              got=f"{counts}: {len(counts)} numbers that add up to {sum(counts)}")  # fmt: skip
+              got=f"{counts}: {len(counts)} numbers that add up to {sum(counts)}")
     return counts
 
 
@@ -85,7 +85,7 @@ def _balance(answer: Callable[[list[float], int], list[int]]) -> str:
         best, theirs = (stage_costs(costs, n) for n in (balance(costs, stages), counts))
         if max(theirs) > max(best):
             wrong(f"balance({costs}, {stages}) = {counts}: a slowest stage of {max(best)} can be had, this one has "
-                  f"{max(theirs)}.", expected=f"stages of {best}", got=f"stages of {theirs}")  # fmt: skip
+                  f"{max(theirs)}.", expected=f"stages of {best}", got=f"stages of {theirs}")
     seconds = [cost / 200 for cost in stage_costs(last, counts)]
     run = launch(stream, seconds, 6, ranks=4, time_limit=SECONDS, show=False)
     ends = [s.end for s in run.timeline.spans if s.rank == 3 and s.name.startswith("forward")]

@@ -65,4 +65,4 @@ def everywhere(results: list[Any], wanted: str) -> None:
     if 0 < len(nothing) < len(results):
         wrong(f"Rank {nothing[0]} returned nothing, and every rank is to return its result.",
               expected=f"{wanted} on every rank", got=f"None on rank{'s' * (len(nothing) > 1)} "
-              + ", ".join(map(str, nothing)))  # fmt: skip
+              + ", ".join(map(str, nothing)))

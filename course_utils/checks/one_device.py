@@ -77,7 +77,7 @@ def _train_step(answer):
             if "Module.to()" in str(error):
                 _moved(place, "cpu")
             wrong(f"On {place}: something is fetched from the device, and the CPU has to wait for it.",
-                  expected="the loss as a tensor, where it is", got=str(error).splitlines()[0])  # fmt: skip
+                  expected="the loss as a tensor, where it is", got=str(error).splitlines()[0])
         where = {parameter.device.type for parameter in model.parameters()}
         if where != {torch.device(place).type}:
             _moved(place, ", ".join(sorted(where)))
@@ -87,7 +87,7 @@ def _train_step(answer):
 
 def _moved(place: str | torch.device, where: str) -> None:
     wrong("The model was moved. Move the batch to the model, not the model to the batch.",
-          expected=f"the model on {place}", got=f"the model on {where}")  # fmt: skip
+          expected=f"the model on {place}", got=f"the model on {where}")
 
 
 def _same_weights(number: int, before: dict, right: nn.Module, model: nn.Module) -> None:
@@ -99,9 +99,9 @@ def _same_weights(number: int, before: dict, right: nn.Module, model: nn.Module)
         wrong(f"The weights did not change in step {number}.", **shown)
     if number > 1:
         wrong(f"The weights are right after step {number - 1} and wrong after step {number}. Something of the step "
-              "before is still there when this one is taken.", **shown)  # fmt: skip
+              "before is still there when this one is taken.", **shown)
     wrong("The weights after step 1 are not those of one optimizer step with the gradients of the mean cross-entropy.",
-          **shown)  # fmt: skip
+          **shown)
 
 
 def _short(values: torch.Tensor) -> str:
@@ -115,10 +115,10 @@ def _a_loss(words: str, place: str | torch.device, loss: Any) -> None:
         expect(f"{words}: the loss", wanted, loss)
     if not isinstance(loss, torch.Tensor):
         wrong(f"{words}: return the loss as a tensor; a number has to be fetched from the device.",
-              expected=wanted, got=kind(loss))  # fmt: skip
+              expected=wanted, got=kind(loss))
     if loss.requires_grad:
         wrong("The loss still holds its graph, and with it the activations of the step.",
-              expected="a tensor that needs no gradient", got="a tensor with requires_grad=True")  # fmt: skip
+              expected="a tensor that needs no gradient", got="a tensor with requires_grad=True")
     if loss.device.type != torch.device(place).type:
         wrong(f"{words}: the loss is on another device.", expected=wanted, got=f"a tensor on {loss.device}")
     if loss.dim():
@@ -171,13 +171,13 @@ def _resume(answer):
             expect("the number of the epoch to go on with", last + 1, first)
         if isinstance(first, bool) or not isinstance(first, Integral):
             wrong(f"The file was written after epoch {last} was finished. The number of an epoch is an int.",
-                  expected=f"{last + 1} (int)", got=f"{first!r} ({type(first).__name__})")  # fmt: skip
+                  expected=f"{last + 1} (int)", got=f"{first!r} ({type(first).__name__})")
         if first != last + 1:
             wrong(f"The file was written after epoch {last} was finished. Return the number of the next epoch.",
-                  expected=last + 1, got=first)  # fmt: skip
+                  expected=last + 1, got=first)
         whole, resumed = _epochs(model, optimizer, shuffle, 2), _epochs(again, its_optimizer, its_shuffle, 2)
         expect(f"the losses of epochs {last + 1} and {last + 2}, compared with the run that never stopped",
-               whole, resumed, tol=1e-6)  # fmt: skip
+               whole, resumed, tol=1e-6)
     return "The epochs after it are the same as if the run had never stopped: after epoch 2, and after epoch 4."
 
 
@@ -185,13 +185,13 @@ def _restored(saved: dict, model: Any, optimizer: Any, shuffle: torch.Generator)
     """End the check at the first part that is not as in the file."""
     if any(not torch.equal(a, b) for a, b in zip(saved["model"].values(), model.state_dict().values(), strict=True)):
         wrong("The model that was given does not hold the weights of the file.",
-              expected="model.state_dict() as in the file", got="other weights")  # fmt: skip
+              expected="model.state_dict() as in the file", got="other weights")
     mine, its = optimizer.state_dict()["state"], saved["optimizer"]["state"]
     if mine.keys() != its.keys() or any(
         not torch.equal(mine[key]["momentum_buffer"], its[key]["momentum_buffer"]) for key in its
     ):
         wrong("The optimizer that was given does not hold the velocities of the file.",
-              expected=f"the state of {len(its)} parameters", got=f"that of {len(mine)}, or other values")  # fmt: skip
+              expected=f"the state of {len(its)} parameters", got=f"that of {len(mine)}, or other values")
     if not torch.equal(shuffle.get_state(), saved["shuffle"]):
         wrong("The generator `shuffle` that was given is not in the state of the file: the images would come in "
-              "another order.", expected="shuffle.get_state() as in the file", got="another state")  # fmt: skip
+              "another order.", expected="shuffle.get_state() as in the file", got="another state")

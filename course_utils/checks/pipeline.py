@@ -91,15 +91,15 @@ def _play(
     schedule = schedules.parse(orders, micro_batches, name=case)
     if schedule.split != split:
         wrong(f"{case}: write {'F, B and W: there is no W' if split else 'F and B only: there is a W'} in it.",
-              got=f"rank 0 does {orders[0]!r}")  # fmt: skip
+              got=f"rank 0 does {orders[0]!r}")
     timeline = schedule.simulate()
     if any(held > most for held, most in zip(schedule.held, allowed, strict=True)):
         wrong(f"{case}: it works, but it holds too many activations at once. By rank:",
-              expected=f"at the most {allowed}", got=[int(held) for held in schedule.held])  # fmt: skip
+              expected=f"at the most {allowed}", got=[int(held) for held in schedule.held])
     bubble, found = schedules.bubble(ranks, micro_batches, split=split), schedules.idle(timeline)
     if found > bubble + 1e-9:
         wrong(f"{case}: the memory is right, but ranks wait too long.",
-              expected=f"a bubble of {bubble:.1%}", got=f"{found:.1%}; rank 0 does {orders[0]!r}")  # fmt: skip
+              expected=f"a bubble of {bubble:.1%}", got=f"{found:.1%}; rank 0 does {orders[0]!r}")
 
 
 def _on_ranks(answer: Callable[[int, int, int], str]) -> None:

@@ -47,7 +47,7 @@ def same_weights(when: str, weights: list[Tensor]) -> None:
         if other.shape != weights[0].shape or not torch.allclose(other, weights[0], rtol=0, atol=TOLERANCE):
             apart = f"{float((other - weights[0]).abs().max()):.2g} apart" if other.shape == weights[0].shape else ""
             wrong(f"{when}, ranks 0 and {rank} have different weights.", expected="the same weights on every rank",
-                  got=apart or "networks of different sizes")  # fmt: skip
+                  got=apart or "networks of different sizes")
 
 
 class Seen:
@@ -59,7 +59,7 @@ class Seen:
 
     def __enter__(self) -> Self:
         self._hooks = [register_module_forward_pre_hook(self._in),
-                       register_module_forward_hook(self._out, always_call=True)]  # fmt: skip
+                       register_module_forward_hook(self._out, always_call=True)]
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -115,7 +115,7 @@ def the_network_came_back(results: list[dict[str, Any]], expected: str) -> list[
     for rank, result in enumerate(results):
         if result["end"] is None:
             wrong(f"Rank {rank} did not return the trained network.", expected=expected,
-                  got=f"a value of type {result['kind']}" if result["kind"] else "None")  # fmt: skip
+                  got=f"a value of type {result['kind']}" if result["kind"] else "None")
     return [result["end"] for result in results]
 
 

@@ -78,7 +78,7 @@ def _train_epochs(answer: Callable) -> str:
             for rank, order in enumerate(orders):
                 if order[epoch] in order[:epoch]:
                     wrong(f"Rank {rank} reads its rows in epoch {epoch} in the order of an epoch before.",
-                          expected=f"another order than {order[epoch]}", got=order[epoch])  # fmt: skip
+                          expected=f"another order than {order[epoch]}", got=order[epoch])
     return f"{ranks} ranks read all {rows} rows once an epoch, each time in another order."
 
 
@@ -149,11 +149,11 @@ def _train_in_pieces(answer: Callable) -> str:
         same_weights(f"After {where[0].lower()}{where[1:]}", ours)
         if torch.allclose(ours[0], big - 0.5 * LEFT_OVER, rtol=0, atol=TOLERANCE):
             wrong(f"{where}: gradients from before it are still in it.", expected="optimizer.zero_grad() first",
-                  got="a step that also follows older gradients")  # fmt: skip
+                  got="a step that also follows older gradients")
         size = float((ours[0] - start).norm() / (big - start).norm())
         if not 0.99 < size < 1.01:
             wrong(f"{where}, has not the size of the big batch's step.", expected="1 times its size",
-                  got=f"{size:.2f} times its size")  # fmt: skip
+                  got=f"{size:.2f} times its size")
         same(f"{where}: weights after it", big, ours[0], tol=TOLERANCE)
         expect(f"{where}: all-reduces that each rank started", [1, 1], [result[number][0] for result in results])
         start = big
@@ -195,5 +195,5 @@ def _train_two_heads(answer: Callable) -> str:
     alone = train(network, steps, lr=0.1)
     for rank, weights in enumerate(ends):
         same(f"weights of rank {rank} after 3 steps, against one process with all the data", alone, weights,
-             tol=TOLERANCE)  # fmt: skip
+             tol=TOLERANCE)
     return f"Heads {heads[0]} on rank 0, {heads[1]} on rank 1: the weights of one process with all the data."

@@ -114,11 +114,11 @@ def _round_the_ring(where: str, rank: int, ranks: int, length: int, sent: list[t
     right = (rank + 1) % ranks
     if others := sorted({to for to, _ in sent} - {right}):
         wrong(f"{where}: in this ring, rank {rank} sends to its right neighbour only.",
-              expected=f"messages to rank {right}", got=f"messages to rank {others[0]}")  # fmt: skip
+              expected=f"messages to rank {right}", got=f"messages to rank {others[0]}")
     most = 2 * (ranks - 1) * -(-length // ranks)
     if (numbers := sum(count for _, count in sent)) > most:
         wrong(f"{where}: rank {rank} sends more than 2(p - 1) chunks of the tensor.",
-              expected=f"at most {most} numbers", got=f"{numbers} numbers")  # fmt: skip
+              expected=f"at most {most} numbers", got=f"{numbers} numbers")
 
 
 def _numbers(count: int, rank: int) -> torch.Tensor:
@@ -157,4 +157,4 @@ def _no_collective(found: list[list[dict[str, Any]]]) -> None:
     for case in (case for rank in found for case in rank):
         if case["collectives"]:
             wrong("Write it with messages from one rank to another; it calls a ready-made collective.",
-                  expected="send, recv, isend, irecv", got=f"a collective: {case['collectives'][0]}")  # fmt: skip
+                  expected="send, recv, isend, irecv", got=f"a collective: {case['collectives'][0]}")

@@ -57,26 +57,26 @@ def _train_and_save(answer: Callable) -> str:
         writers = [rank for rank, result in enumerate(results) if result["wrote"]]
         if len(writers) != 1:
             wrong("One rank is to write the file with torch.save, and the others are not.",
-                  expected="1 writer", got=f"ranks {writers}" if writers else "none")  # fmt: skip
+                  expected="1 writer", got=f"ranks {writers}" if writers else "none")
         left = _the_file(path)
     network = mlp()
     steps = [lambda step=step: cross_entropy(network(torch.cat([x for x, _ in step])), torch.cat([y for _, y in step]))
-             for step in zip(*batches, strict=True)]  # fmt: skip
+             for step in zip(*batches, strict=True)]
     train(network, steps, lr=0.1)
     if all(torch.equal(tensor, left.get(name, torch.empty(0))) for name, tensor in mlp().state_dict().items()):
         wrong("Nothing was trained, or the file of the earlier run is still there.",
-              expected="trained weights at `path`", got="the weights that training began with")  # fmt: skip
+              expected="trained weights at `path`", got="the weights that training began with")
     _tensors("what is in the file", dict(network.state_dict()), left)
     everywhere([result["loaded"] for result in results], "the loaded state dict")
     written = max(results[writers[0]]["wrote"])
     for rank, result in enumerate(results):
         if result["loaded"] is not None and not result["read"]:
             wrong(f"Rank {rank} did not read the file: what it returned comes from elsewhere.",
-                  expected="what torch.load finds at `path`", got="no torch.load of it")  # fmt: skip
+                  expected="what torch.load finds at `path`", got="no torch.load of it")
         if result["read"] and result["read"][-1] < written:
             wrong(f"Rank {rank} read the file before rank {writers[0]} had written it to its end.",
                   expected="a torch.load that begins when the file is complete",
-                  got=f"one that begins {written - result['read'][-1]:.1f} s too early")  # fmt: skip
+                  got=f"one that begins {written - result['read'][-1]:.1f} s too early")
         _tensors(f"what rank {rank} loaded", left, result["loaded"])
     return f"Rank {writers[0]} wrote the file; all 3 ranks loaded the weights that were just trained."
 
@@ -87,7 +87,7 @@ def _the_file(path: str) -> dict[str, torch.Tensor]:
     except Exception as error:
         wrong("What was saved cannot be loaded as a state dict.",
               expected="torch.save(model.module.state_dict(), path)",
-              got=f"{type(error).__name__} from torch.load(path)")  # fmt: skip
+              got=f"{type(error).__name__} from torch.load(path)")
     if not isinstance(left, Mapping):
         wrong("What was saved is no state dict.", expected="names and tensors", got=kind(left))
     return dict(left)

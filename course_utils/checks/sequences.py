@@ -31,7 +31,7 @@ class _Case(NamedTuple):
 
 
 def _case(name: str, seed: int, *, scale: float = 1.0, shift: float = 0.0, unseen: str = "", tol: float = 1e-5,
-          dtype: torch.dtype = torch.float32, lse_dtype: torch.dtype = torch.float32) -> _Case:  # fmt: skip
+          dtype: torch.dtype = torch.float32, lse_dtype: torch.dtype = torch.float32) -> _Case:
     """Two parts of three and five keys; `unseen` names the parts in which every second query sees nothing."""
     draw = torch.Generator().manual_seed(seed)
     s_a, s_b = (torch.randn(2, 3, 4, n, generator=draw, dtype=torch.float64) * scale + shift for n in (3, 5))
@@ -78,13 +78,13 @@ def _merge_outputs(answer: Callable[..., Any]) -> str:
             if got is None or got is ...:
                 expect(CALL, (case.out, case.lse), got)
             wrong(f"{CALL} is to give back two things: the output and the lse of both parts.",
-                  expected="(out, lse)", got=got)  # fmt: skip
+                  expected="(out, lse)", got=got)
         _out(case, got[0])
         _lse(case, got[1])
         for name, before, after in zip(("out_a", "lse_a", "out_b", "lse_b"), case.given, given, strict=True):
             if not torch.equal(before, after):
                 wrong(f"{CALL} changed {name}, which is still needed for the next part: make new tensors.",
-                      expected="what was given, unchanged", got=f"another {name}")  # fmt: skip
+                      expected="what was given, unchanged", got=f"another {name}")
     return f"Right for {len(_cases())} pairs of parts: with scores of ±1,000, and where queries see nothing."
 
 
@@ -96,7 +96,7 @@ def _out(case: _Case, got: Any) -> None:
         return
     if not got.isfinite().all():
         wrong(f"{what} holds nan or inf. " + _not_finite(case), expected="finite numbers",
-              got=f"{int((~got.isfinite()).sum())} of {got.numel()} are not")  # fmt: skip
+              got=f"{int((~got.isfinite()).sum())} of {got.numel()} are not")
     share = (lse_a - torch.logaddexp(lse_a, lse_b)).exp().nan_to_num().unsqueeze(-1)
     mistakes = {
         "is the mean of both. A part counts by its share of the sum, e^lse.": (out_a + out_b) / 2,
@@ -106,14 +106,14 @@ def _out(case: _Case, got: Any) -> None:
         "is that of the part with the larger lse; the other counts, too.": torch.where(share > 0.5, out_a, out_b),
         "has lse itself as weight. It is a logarithm: the weight is e^lse.":
             (out_a * lse_a.unsqueeze(-1) + out_b * lse_b.unsqueeze(-1)) / (lse_a + lse_b).unsqueeze(-1),
-    }  # fmt: skip
+    }
     for words, value in mistakes.items():
         if _close(value, got, case.tol):
             wrong(f"{what} {words}", expected=case.out[0, 0, 0], got=got[0, 0, 0])
     weighted = out_a * lse_a.exp().unsqueeze(-1) + out_b * lse_b.exp().unsqueeze(-1)
     if _close(weighted, got, 1e-3 * weighted.abs().max().nan_to_num().item()):
         wrong(f"{what}: the parts are weighted by e^lse, and the sum of these weights is to be divided by.",
-              expected=case.out[0, 0, 0], got=got[0, 0, 0])  # fmt: skip
+              expected=case.out[0, 0, 0], got=got[0, 0, 0])
     same(what, wanted.double(), got.double(), tol=case.tol)
 
 
@@ -126,13 +126,13 @@ def _lse(case: _Case, got: Any) -> None:
         return
     if got.isnan().any() or (got.isinf() & ~case.lse.isinf()).any():
         wrong(f"{what} holds nan or inf. " + _not_finite(case), expected="the logarithm of both sums together, -inf "
-              "only where nothing was seen", got=got[0, 0])  # fmt: skip
+              "only where nothing was seen", got=got[0, 0])
     if (case.lse.isinf() & ~got.isinf()).any():
         wrong(f"{what} is to be -inf for a query that saw nothing in both parts, as the next merge needs it.",
-              expected=case.lse[0, 0], got=got[0, 0])  # fmt: skip
+              expected=case.lse[0, 0], got=got[0, 0])
     for value, words in ((lse_a + lse_b, "is the sum of both. These are logarithms: it is their e^lse that add up."),
                          (torch.maximum(lse_a, lse_b), "is the larger of both; the other part's sum is missing."),
-                         (case.lse.exp(), "is the sum itself, and its logarithm is wanted.")):  # fmt: skip
+                         (case.lse.exp(), "is the sum itself, and its logarithm is wanted.")):
         if _close(value, got, tol):
             wrong(f"{what} {words}", expected=case.lse[0, 0], got=got[0, 0])
     same(what, case.lse, got.double(), tol=tol)

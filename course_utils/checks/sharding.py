@@ -75,7 +75,7 @@ def _deal_parameters(answer: Callable[[list[int], int], list[int]]) -> str:
         most, least = _largest(sizes, got, ranks), _largest(sizes, expected, ranks)
         if most > least:
             wrong(f"{call}: one rank gets more than it needs to.", expected=f"at most {least} for a rank",
-                  got=f"{most}, dealt as {got}")  # fmt: skip
+                  got=f"{most}, dealt as {got}")
     return "Every parameter has one owner, and no rank has more than it must."
 
 
@@ -216,5 +216,5 @@ def _shard_optimizer(answer: Callable[[list[nn.Parameter], Make], Callable[[], N
             if result["states"] > limit:
                 wrong(f"{case}: the weights are right, but rank {rank} keeps states that others could keep.",
                       expected=f"at most {limit} values of the {per_parameter * sum(trained)}",
-                      got=f"{result['states']} values")  # fmt: skip
+                      got=f"{result['states']} values")
     return f"On {RANKS} ranks: the weights of the whole optimizer, and each rank keeps only the states of its own."

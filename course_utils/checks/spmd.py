@@ -79,7 +79,7 @@ def _same_values(result: dict[str, Any]) -> None:
     for name, p in network.named_parameters():
         if result["gradients"][name] is None:
             wrong(f"{name} gets no gradient any more: the annotations are to leave it trainable.",
-                  expected="a gradient", got="none")  # fmt: skip
+                  expected="a gradient", got="none")
         expect(f"the gradient of {name}, beside the unsharded one's", p.grad, result["gradients"][name], tol=tol)
 
 
@@ -96,7 +96,7 @@ def _cuts(result: dict[str, Any], wanted: dict[str, Spec], why: str) -> None:
             if (part.start, part.shape) != (start, shape):
                 wrong(f"{name} {whole} is not cut as it should be: {why}",
                       expected=f"device {device} holds {_range(start, shape)}",
-                      got=f"device {device} holds {_range(part.start, part.shape)}")  # fmt: skip
+                      got=f"device {device} holds {_range(part.start, part.shape)}")
 
 
 def _range(start: tuple[int, ...], shape: tuple[int, ...]) -> str:
@@ -132,9 +132,9 @@ def _shard_mlp(answer: Callable) -> str:
     _same_values(result)
     wanted = {"x": ("data", None), "up.weight": ("model", None), "up.bias": ("model",), "down.weight": (None, "model")}
     _cuts(result, wanted, f"rows of x in {data} parts along the axis data, up by outputs and down by inputs in {model} "
-          "along the axis model, the rest whole.")  # fmt: skip
+          "along the axis model, the rest whole.")
     # A TPU's compiler may merge or split collectives; XLA's CPU client does not.
     if result["sent"].keys() - {"all-reduce"} or (on_cpu() and result["sent"] != {"all-reduce": 1}):
         wrong("Cut as asked, but XLA sends more than it needs to in the forward pass.", expected="1 all-reduce",
-              got=", ".join(f"{n} {kind}" for kind, n in result["sent"].items()) or "nothing sent")  # fmt: skip
+              got=", ".join(f"{n} {kind}" for kind, n in result["sent"].items()) or "nothing sent")
     return f"{data} x {model} = {data * model} devices: same output and gradients, one all-reduce in the forward pass."

@@ -53,7 +53,7 @@ def _pick_device(answer):
         said = f"{where[0].upper()}{where[1:]}"
         if made:
             wrong(f"{said}: it tried to make a tensor there. The machine is pretended: torch can be asked what there "
-                  "is, nothing can be made on it.", expected=f"a device of type {kind}", got=repr(got))  # fmt: skip
+                  "is, nothing can be made on it.", expected=f"a device of type {kind}", got=repr(got))
         if not isinstance(got, torch.device):
             wrong(f"{said}: give a torch.device.", expected=f"device(type='{kind}')", got=repr(got))
         if got.type == kind:
@@ -140,7 +140,7 @@ def _shared_sum(answer):
                 _whole(f"{where}, rank {rank}", total, results[i])
             if ranks > 1 and not all(calls[i] for _, calls in found):
                 wrong(f"{where}: the total is right, but the ranks exchanged nothing. Share the work.",
-                      expected="a collective, such as dist.all_reduce", got="none")  # fmt: skip
+                      expected="a collective, such as dist.all_reduce", got="none")
     return "The same total on every rank: on 1, 2 and 4 of them."
 
 

@@ -101,7 +101,7 @@ def _judge(answer: Callable[..., Tensor], kind: str, ranks: int) -> None:
         if result["operations"] > most:
             wrong(f"Rank {rank} of {ranks} computes more than its part. The whole forward is {OPERATIONS[kind]:,} "
                   "multiplications and additions in matrix products; each rank is to do its share.",
-                  expected=f"at most {most:,}", got=f"{result['operations']:,}")  # fmt: skip
+                  expected=f"at most {most:,}", got=f"{result['operations']:,}")
         _x(f"The gradient of x on rank {rank} of {ranks}", *result["x"])
     for name in results[0]["grads"]:
         _parameter(name, [result["grads"][name] for result in results])
@@ -115,12 +115,12 @@ def _output(what: str, result: dict[str, Any]) -> None:
         off = (got - expected).flatten(0, -2)
         if torch.allclose(off, off[0].expand_as(off), atol=1e-5):
             wrong(f"{what} is off by the same vector in every row: the last bias is to be added once, after the sum.",
-                  expected=expected, got=got)  # fmt: skip
+                  expected=expected, got=got)
     expect(what, expected, got, tol=1e-5)
     if not result["grad"]:
         wrong(f"{what} is right, but no gradient can flow back: what it returns is cut off from x. (dist.all_reduce "
               "is unknown to autograd, add_up is not.)", expected="an output with requires_grad",
-              got="requires_grad=False")  # fmt: skip
+              got="requires_grad=False")
 
 
 def _parameter(name: str, pairs: list[tuple[Tensor, Tensor | None]]) -> None:
@@ -134,7 +134,7 @@ def _parameter(name: str, pairs: list[tuple[Tensor, Tensor | None]]) -> None:
         return
     wrong(f"The gradient of {name} is wrong: each rank is to have that of the part it computes with.",
           expected=f"the whole gradient, added up over {len(got)} ranks",
-          got=f"off by {(sum(got) - expected).abs().max().item():.3g} at most")  # fmt: skip
+          got=f"off by {(sum(got) - expected).abs().max().item():.3g} at most")
 
 
 def _x(what: str, expected: Tensor, got: Tensor | None) -> None:
@@ -142,7 +142,7 @@ def _x(what: str, expected: Tensor, got: Tensor | None) -> None:
         wrong(f"{what} is missing.", expected=expected, got="None")
     if not torch.allclose(expected, got, atol=1e-5):
         wrong(f"{what} is only this rank's part of it, or a multiple. Every rank's part of the layer uses x: backward, "
-              "the parts are to be added up, once.", expected=expected, got=got)  # fmt: skip
+              "the parts are to be added up, once.", expected=expected, got=got)
 
 
 def _traffic(name: str, traffic: Traffic) -> None:
@@ -152,7 +152,7 @@ def _traffic(name: str, traffic: Traffic) -> None:
         wrong(f"The values are right. The {name} pass can do with less communication.{tip}",
               expected=f"1 all-reduce of {PAYLOAD} bytes",
               got=", ".join(f"{n} {kind} of {traffic.bytes[kind]} bytes" for kind, n in traffic.calls.items())
-              or "nothing sent")  # fmt: skip
+              or "nothing sent")
 
 
 @exercise(

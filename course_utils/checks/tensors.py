@@ -125,13 +125,13 @@ def _scores(answer):
                     got = answer(given, place)
             except NotImplementedError as error:
                 wrong(f"{call}: something is fetched from the device.", expected=f"all on {place}",
-                      got=str(error).splitlines()[0])  # fmt: skip
+                      got=str(error).splitlines()[0])
             finally:
                 left = torch.get_default_device()
                 torch.set_default_device(None if default.type == "cpu" else default)
             if left != default:
                 wrong("torch's default device is another one afterwards: all that is made later lands there.",
-                      expected=str(default), got=str(left))  # fmt: skip
+                      expected=str(default), got=str(left))
             if not torch.equal(given, x):
                 wrong(f"{call}: the x that was given changed.")
             _scored(call, place, right, got, watch.places)
@@ -150,7 +150,7 @@ def _scored(call: str, place: str, right: torch.Tensor, got: Any, computed: set[
     elsewhere = computed - {torch.device(place).type}
     if place != "cpu" and (elsewhere or not computed):
         wrong(f"{call}: the result is there, but it was not computed there.", expected=f"all arithmetic on {place}",
-              got=f"arithmetic on {', '.join(sorted(elsewhere)) or 'no device'}")  # fmt: skip
+              got=f"arithmetic on {', '.join(sorted(elsewhere)) or 'no device'}")
 
 
 class _Watch(TorchDispatchMode):
@@ -215,7 +215,7 @@ def _moved(call: str, wanted: Any, got: Any) -> None:
         if isinstance(expected, torch.Tensor) and isinstance(value, torch.Tensor):
             if value.device != expected.device:
                 wrong(f"{call}: batch{place} is on the wrong device.", expected=f"on {expected.device}",
-                      got=f"on {value.device}")  # fmt: skip
+                      got=f"on {value.device}")
             if value.dtype != expected.dtype:
                 wrong(f"{call}: batch{place} has another type.", expected=str(expected.dtype), got=str(value.dtype))
             if not expected.is_meta:

@@ -117,7 +117,7 @@ def _fit(module: Any, digits: data.Digits, **where: Any) -> dict[str, list]:
             seen["accuracy"].append(_logged(trainer, "accuracy"))
 
     trainer = Trainer(max_epochs=EPOCHS, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-                      enable_model_summary=False, num_sanity_val_steps=0, callbacks=[Notes()], **where)  # fmt: skip
+                      enable_model_summary=False, num_sanity_val_steps=0, callbacks=[Notes()], **where)
     trainer.fit(module, *_loaders(digits))
     return seen
 
@@ -163,22 +163,22 @@ def _like_the_loop(answer: Callable[..., Any], digits: data.Digits, lr: float, s
     if got["loss"][:1] == [None]:
         if "loss" in got["known"]:
             wrong('"loss" is logged after an epoch, not in every step.', expected='self.log("loss", loss)',
-                  got="on_step=False, or logged elsewhere than in training_step")  # fmt: skip
+                  got="on_step=False, or logged elsewhere than in training_step")
         wrong('Nothing is logged as "loss".', expected='self.log("loss", loss)', got=_list(got["known"]))
     if len(got["lr"]) < len(expected["lr"]):
         wrong("The optimizer did not step in every step: training_step is to return the loss, and "
               "configure_optimizers the optimizer and its schedule.", expected=f"{len(expected['lr'])} steps",
-              got=f"{len(got['lr'])} steps")  # fmt: skip
+              got=f"{len(got['lr'])} steps")
     expect("The learning rate of the steps", expected["lr"], got["lr"], tol=1e-9)
     expect("The loss of the steps", expected["loss"], got["loss"], tol=1e-6)
     for name, there in loop.named_parameters():
         off = float((there - dict(model.named_parameters())[name]).detach().abs().max())
         if off > 1e-6:
             wrong(f"Parameter {name} of the model you were given is not the loop's after the fit: train that model, "
-                  "not a copy.", expected="off by at most 1e-06", got=f"off by {off:.2g}")  # fmt: skip
+                  "not a copy.", expected="off by at most 1e-06", got=f"off by {off:.2g}")
     if None in got["accuracy"]:
         wrong('After an epoch nothing is logged as "accuracy".', expected='self.log("accuracy", …) in validation_step',
-              got=_list(got["known"]))  # fmt: skip
+              got=_list(got["known"]))
     expect("The accuracy over all test images after each epoch", expected["accuracy"], got["accuracy"], tol=1e-6)
 
 
@@ -187,16 +187,16 @@ def _is_a_module(module: Any) -> None:
 
     if isinstance(module, type):
         wrong("port_the_loop(model, lr, steps) is to return a LightningModule, not the class: call it.",
-              expected="a LightningModule", got=f"the class {module.__name__}")  # fmt: skip
+              expected="a LightningModule", got=f"the class {module.__name__}")
     if not isinstance(module, LightningModule):
         other = any(kind.__name__ == "LightningModule" for kind in type(module).__mro__)
         hint = " of `lightning`; this one is of another package, pytorch_lightning" if other else ""
         wrong(f"port_the_loop(model, lr, steps) is to return a LightningModule{hint}.", expected="a LightningModule",
-              got=type(module).__name__)  # fmt: skip
+              got=type(module).__name__)
     for method in ("training_step", "configure_optimizers", "validation_step"):
         if getattr(type(module), method) is getattr(LightningModule, method):
             wrong(f"The module has no {method}: the Trainer calls it.", expected=f"def {method}(self, …)",
-                  got="nothing")  # fmt: skip
+                  got="nothing")
 
 
 def _accuracy_on_ranks(answer: Callable[..., Any], digits: data.Digits) -> None:
@@ -208,7 +208,7 @@ def _accuracy_on_ranks(answer: Callable[..., Any], digits: data.Digits) -> None:
         if theirs != first:
             wrong(f"On {RANKS} ranks each knows the accuracy of its own test images only.",
                   expected=f"rank {rank}: {first[-1]:.4f}, as rank 0",
-                  got=f"rank {rank}: {theirs[-1]:.4f}, rank 0: {first[-1]:.4f}")  # fmt: skip
+                  got=f"rank {rank}: {theirs[-1]:.4f}, rank 0: {first[-1]:.4f}")
     expect(f"On {RANKS} ranks, which share the test images, the accuracy over all of them", rights, first[-1], tol=1e-4)
 
 

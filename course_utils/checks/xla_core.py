@@ -81,11 +81,11 @@ def _remove_recompiles(answer: Callable[[list[Tensor], Tensor], Tensor]) -> str:
         if not seen[0].executions or seen[0].downloads:
             wrong("The means are right, but the work is to be done on the XLA device, without reading from it.",
                   expected="a program or more, no download",
-                  got=f"{times(seen[0].executions, 'program')}, {times(seen[0].downloads, 'download')}")  # fmt: skip
+                  got=f"{times(seen[0].executions, 'program')}, {times(seen[0].downloads, 'download')}")
         if total > MOST:
             wrong(f"The means are right; too much was compiled: {LINES} lines, with other lengths in each call.",
                   expected=f"at most {MOST} compiles in {CALLS} calls",
-                  got=f"{total} compiles in {times(call + 1, 'call')}")  # fmt: skip
+                  got=f"{total} compiles in {times(call + 1, 'call')}")
     return f"{times(total, 'compile')} in {CALLS} calls with {CALLS * LINES} lines."
 
 
@@ -143,7 +143,7 @@ def _read(answer: Callable[..., Any], steps: int) -> int:
     device, width = _device(), next(_fresh)
     generator = torch.Generator().manual_seed(width)
     batches = [(torch.rand(16, 64, generator=generator).to(device),
-                torch.randint(10, (16,), generator=generator).to(device)) for _ in range(steps)]  # fmt: skip
+                torch.randint(10, (16,), generator=generator).to(device)) for _ in range(steps)]
     expected = read_once(_stepper(width, device), batches)
     seen: list[Counters] = []
     with _counted(seen):
@@ -154,13 +154,13 @@ def _read(answer: Callable[..., Any], steps: int) -> int:
     ran, downloads = seen[0].executions, seen[0].downloads
     if downloads != 1:
         wrong("The losses are right, but they are read one by one.", expected="1 download",
-              got=times(downloads, "download"))  # fmt: skip
+              got=times(downloads, "download"))
     if ran < steps:
         wrong(f"The losses are right, but {steps} steps were not {steps} programs: several steps waited in one graph.",
-              expected=f"{steps} programs, or one more", got=times(ran, "program"))  # fmt: skip
+              expected=f"{steps} programs, or one more", got=times(ran, "program"))
     if ran > steps + 1:
         wrong("The losses are right, but a step took more than one program.",
-              expected=f"{steps} programs, or one more", got=times(ran, "program"))  # fmt: skip
+              expected=f"{steps} programs, or one more", got=times(ran, "program"))
     return ran
 
 
@@ -185,7 +185,7 @@ def count_compiles(samples: int, batch: int, bucket: int) -> int:
 
 # In the last three the bucket does not divide the batch, so a smaller last batch may still need the other size.
 EPOCHS = [(100, 32, 1), (100, 32, 8), (128, 32, 1), (100, 32, 32), (20, 32, 1), (100, 31, 16), (33, 16, 4),
-          (52, 20, 16), (72, 20, 16), (36, 20, 16)]  # fmt: skip
+          (52, 20, 16), (72, 20, 16), (36, 20, 16)]
 
 
 @exercise(

@@ -29,7 +29,7 @@ class Counters:
 
     def __repr__(self) -> str:
         counts = [times(self.compiles, "compile"), times(self.executions, "execution"),
-                  times(self.uploads, "upload"), times(self.downloads, "download")]  # fmt: skip
+                  times(self.uploads, "upload"), times(self.downloads, "download")]
         if self.compiles:
             counts[0] += f" ({self.compile_seconds:.2f} s)"
         return ", ".join(counts)

@@ -41,7 +41,7 @@ def sharding(what: Tensor | nn.Module | Mapping[str, Tensor], *, title: str = ""
     xr = sys.modules.get("torch_xla.runtime")
     if xr is None or not xr.is_spmd():
         raise CourseError("xla.sharding(…) reads a running SPMD program: call it in the function that you give to "
-                          "xla.launch(…, spmd=True), and return the picture.")  # fmt: skip
+                          "xla.launch(…, spmd=True), and return the picture.")
     named = _named(what)
     held: list[list[Part]] = [[] for _ in range(xr.global_runtime_device_count())]
     for name, tensor in named.items():
@@ -59,7 +59,7 @@ def _named(what: Any) -> dict[str, Tensor]:
         what = {"tensor": what}
     if not isinstance(what, Mapping) or not what:
         raise CourseError(f"xla.sharding({type(what).__name__}): give a tensor, a module with parameters, or tensors "
-                          "by name, for example {\"x\": x, \"weight\": layer.weight}.")  # fmt: skip
+                          "by name, for example {\"x\": x, \"weight\": layer.weight}.")
     found = {}
     for name, tensor in what.items():
         tensor = getattr(tensor, "global_tensor", tensor)  # what mark_sharding returns holds the tensor
@@ -80,4 +80,4 @@ def _parts(tensor: Tensor, devices: int) -> list[tuple[tuple[int, ...], tuple[in
         return [whole] * devices
     [shards] = _XLAC._get_local_shard_replica_and_indices([tensor])
     return [(tuple(i.start for i in indices), tuple(i.stop - i.start for i in indices))
-            if isinstance(indices, list) else whole for _, indices in shards]  # fmt: skip
+            if isinstance(indices, list) else whole for _, indices in shards]

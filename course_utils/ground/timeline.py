@@ -103,7 +103,7 @@ class Timeline:
     def _inside(self, s: Span) -> list[Span]:
         """Spans of the same rank and lane that lie inside `s`, by start."""
         return [o for o in self.spans if o is not s and (o.rank, o.lane) == (s.rank, s.lane) and s.start <= o.start
-                and o.end <= s.end and o.seconds < s.seconds]  # fmt: skip
+                and o.end <= s.end and o.seconds < s.seconds]
 
     def total(self, name: str | None = None, rank: int | None = None, lane: str | None = None) -> float:
         """Seconds summed over the spans of this name or role ("forward", "all-reduce", "communication")."""

@@ -50,7 +50,7 @@ def measure(strategy: Callable, text: Text, *, sizes: dict[str, int], batch: int
         once()
     settle()
     return {"losses": losses, "traffic": traffic, "seconds": (time.perf_counter() - began) / (steps - 3),
-            "memory": memory.states(model, optimizer) | {"activations": kept.most}}  # fmt: skip
+            "memory": memory.states(model, optimizer) | {"activations": kept.most}}
 
 
 def trained(strategy: Callable, text: Text, *, sizes: dict[str, int], batch: int, steps: int) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def trained(strategy: Callable, text: Text, *, sizes: dict[str, int], batch: int
         optimizer.step()
     mine = {id(parameter) for parameter in part.parameters()}
     weights = {name: (p.full_tensor() if isinstance(p, DTensor) else p).detach().cpu()
-               for name, p in model.named_parameters() if id(p) in mine}  # fmt: skip
+               for name, p in model.named_parameters() if id(p) in mine}
     return {"losses": losses, "weights": weights} | {key: value for note in notes for key, value in note.items()}
 
 

@@ -14,7 +14,7 @@ from ..theory.sizes import duration
 SIZES = {"1.7 B": (24, 2304, 24), "7.5 B": (32, 4096, 36), "18 B": (48, 6144, 40), "39 B": (64, 8192, 48),
          "76 B": (80, 10240, 60), "146 B": (96, 12288, 80), "310 B": (128, 16384, 96), "1 T": (160, 25600, 128)}
 MODELS = {name: Model(layers=layers, width=width, heads=heads, vocabulary=51_200, context=2048)
-          for name, (heads, width, layers) in SIZES.items()}  # fmt: skip
+          for name, (heads, width, layers) in SIZES.items()}
 """The models of Megatron-LM 2021 (arXiv:2104.04473), table 1, by their parameters."""
 
 FAMILIES = {  # what a cell's colour says
@@ -41,7 +41,7 @@ def page(models: Mapping[str, Model], devices: Sequence[int], cluster: Cluster, 
     """A grid of the fastest plans that fit: a row a model, a column a number of devices; as a PNG."""
     grid = [[_fastest(model, cluster, count, batch) for count in devices] for model in models.values()]
     lines = {name: ", ".join(f"on {count:,} {_said(found)}" for count, found in zip(devices, row, strict=True))
-             for name, row in zip(models, grid, strict=True)}  # fmt: skip
+             for name, row in zip(models, grid, strict=True)}
     said = "; ".join(f"{name}: {line}" for name, line in lines.items())
     alt = f"{title}. Fastest plans that fit. {said}."
     return Picture(f"<p>{html.escape(alt)}</p>", alt, png=_png(list(models), devices, grid, title))
@@ -87,10 +87,10 @@ def _png(names: list[str], devices: Sequence[int], grid: list[list[Cost | None]]
     figure.text(8 / width, 1 - 35 / height, "parameters", fontsize=8, color=style.GREY)
     figure.text(0.5, 1 - 35 / height, "devices", fontsize=8, color=style.GREY)
     note = (f"In a cell: {TIMES.join(('replicas', 'tensor parts', 'stages'))}; Z: ZeRO stage, R: activations computed "
-            "again; time of a step.")  # fmt: skip
+            "again; time of a step.")
     figure.text(8 / width, 8 / height, note, fontsize=8, color=style.GREY)
     kinds = [kind for kind in FAMILIES if any(found and family(found.plan) == kind for row in grid for found in row)]
     figure.legend([Patch(facecolor=tints[kind]) for kind in kinds], kinds, ncols=len(kinds), frameon=False, fontsize=8,
                   loc="lower left", bbox_to_anchor=(2 / width, 22 / height), labelcolor=style.GREY, handlelength=1.4,
-                  columnspacing=1.3, handletextpad=0.5)  # fmt: skip
+                  columnspacing=1.3, handletextpad=0.5)
     return to_png(figure)

@@ -21,7 +21,7 @@ def layer(experts: int) -> tuple[nn.Linear, nn.ModuleList]:
         torch.manual_seed(0)
         router = nn.Linear(WIDTH, experts, bias=False)
         mlps = [nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-                for _ in range(experts)]  # fmt: skip
+                for _ in range(experts)]
     return router.to(pick()), nn.ModuleList(mlps).to(pick())
 
 
@@ -47,7 +47,7 @@ def against_whole(moe: Callable[[Tensor, nn.Module, nn.Module], Tensor], tokens:
     right = whole_layer(x, whole_router, whole_experts)
     right.square().sum().backward()
     pairs = [(y, right.chunk(ranks)[rank]), (mine.grad, x.grad.chunk(ranks)[rank]),
-             (router.weight.grad, whole_router.weight.grad)]  # fmt: skip
+             (router.weight.grad, whole_router.weight.grad)]
     ours, theirs = experts[rank].parameters(), whole_experts[rank].parameters()
     pairs += [(a.grad, b.grad) for a, b in zip(ours, theirs, strict=True)]
     return max(apart(a, b) for a, b in pairs), traffic

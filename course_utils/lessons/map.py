@@ -38,7 +38,7 @@ def course_map(machine: Machine | None = None, *, folder: str | Path = ".") -> P
         return Picture(f"<p>{escape(text)}</p>", text)
     wide = max(len(stop.question) for stop in found)
     lines = [f"{s.file[:2]}  {s.question:<{wide}}  {s.minutes:<7}{s.roads:<19}{MARKS[s.how][0]} {s.how}: {s.here}"
-             for s in found]  # fmt: skip
+             for s in found]
     rows = "".join(_row(stop, last=stop is found[-1]) for stop in found)
     page = f'<div style="font:{TEXT + 1}px/1.35 {FONT};color:inherit;max-width:680px">{rows}</div>'
     return Picture(page, "\n".join(lines))

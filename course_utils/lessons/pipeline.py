@@ -28,7 +28,7 @@ def split(model: GPT, parts: int) -> list[nn.Sequential]:
     """The model in `parts` parts of equally many blocks, one after the other the whole; they share its weights."""
     if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1 or len(model.blocks) % parts:
         raise CourseError(f"split(model, {parts!r}): the number of parts is to divide the model's {len(model.blocks)} "
-                          "blocks.")  # fmt: skip
+                          "blocks.")
     each = len(model.blocks) // parts
     lists = [[*model.blocks[i : i + each]] for i in range(0, len(model.blocks), each)]
     lists[0].insert(0, model.embed)

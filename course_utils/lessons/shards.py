@@ -75,7 +75,7 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str = "", unit: str = "
     figure = blank(width, height)
     says = finding(by_rank, unit=unit)
     figure.text(8 / width, 1 - 6 / height, f"{title}: {says}" if title else says, va="top", color=style.GREY,
-                fontsize=9.7, fontweight="bold", parse_math=False)  # fmt: skip
+                fontsize=9.7, fontweight="bold", parse_math=False)
     if len(by_rank) > 4:  # parts may be too thin for a number
         _legend(figure, len(by_rank), width, height)
     for i, held in enumerate(named.values()):
@@ -84,7 +84,7 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str = "", unit: str = "
         ax = figure.add_axes(box, facecolor="none")
         _draw(ax, held, most)
     where = "; ".join(f"{name} {' x '.join(map(str, held[0][1].whole))}: " + ", ".join(
-        f"{unit} {rank} {_region(part)}" for rank, part in held) for name, held in named.items())  # fmt: skip
+        f"{unit} {rank} {_region(part)}" for rank, part in held) for name, held in named.items())
     return Picture("", f"{title + ': ' if title else ''}{says}. {where}", png=to_png(figure))
 
 
@@ -110,7 +110,7 @@ def _legend(figure: Figure, ranks: int, width: int, height: int) -> None:
         where = (x / width, y / height), 17 / width, 15 / height
         figure.add_artist(Rectangle(*where, color=style.color(rank), alpha=0.9, lw=0))
         figure.text((x + 8.5) / width, (y + 7.5) / height, rank, ha="center", va="center_baseline", color="white",
-                    fontsize=style.SMALL * 0.72)  # fmt: skip
+                    fontsize=style.SMALL * 0.72)
 
 
 def _draw(ax: Axes, held: list[tuple[int, Part]], most: int) -> None:
@@ -133,10 +133,10 @@ def _draw(ax: Axes, held: list[tuple[int, Part]], most: int) -> None:
         text = "all" if everywhere else ",".join(map(str, ranks))
         if w > 5.5 * len(text) + 4 and h > 11:
             ax.text(x + w / 2, y + h / 2, text, ha="center", va="center_baseline", fontsize=style.SMALL * 0.72,
-                    color=style.GREY if everywhere else "white")  # fmt: skip
+                    color=style.GREY if everywhere else "white")
         elif everywhere:  # too narrow for a word inside
             ax.text(x + w + 4, y + h / 2, "all", va="center_baseline", fontsize=style.SMALL * 0.72, color=style.GREY)
     ax.set(xlim=(-1, WIDE), ylim=(HIGH, -1))
     ax.set_axis_off()
     ax.text(0, -8, f"{name}\n{' x '.join(map(str, whole))}", va="bottom", color=style.GREY, parse_math=False,
-            fontsize=style.SMALL * 0.72, linespacing=1.25)  # fmt: skip
+            fontsize=style.SMALL * 0.72, linespacing=1.25)

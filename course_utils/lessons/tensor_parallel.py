@@ -29,7 +29,7 @@ def mine(tensor: Tensor, dim: int = 0) -> Tensor:
     ranks = dist.get_world_size()
     if tensor.shape[dim] % ranks:
         raise CourseError(f"mine(…, dim={dim}): {tensor.shape[dim]} of shape {tuple(tensor.shape)} cannot be cut into "
-                          f"{ranks} equal parts: take a number of ranks that divides it.")  # fmt: skip
+                          f"{ranks} equal parts: take a number of ranks that divides it.")
     return tensor.chunk(ranks, dim)[dist.get_rank()]
 
 
@@ -38,7 +38,7 @@ def heads_each(attention: Attention) -> int:
     heads, ranks = attention.q.weight.shape[0] // attention.head, dist.get_world_size()
     if heads % ranks:
         raise CourseError(f"{heads} heads cannot be dealt to {ranks} ranks: each takes whole heads, so the number of "
-                          "ranks must divide the number of heads.")  # fmt: skip
+                          "ranks must divide the number of heads.")
     return heads // ranks
 
 

@@ -51,7 +51,7 @@ def _launch(launcher: Any, function: Callable, *args: Any, trainer: Any = None, 
     run = xla.launch(
         _on_a_core, launcher, trainer, function, args, kwargs,
         cores=launcher._strategy.num_processes, live=next(iter(plots), None),
-    )  # fmt: skip
+    )
     witnesses = [callback for callback in callbacks if isinstance(callback, Witness)]
     for _, seen in run.results:
         for witness, theirs in zip(witnesses, seen, strict=True):

@@ -86,7 +86,7 @@ def _row(record: dict) -> str:
         f'<div style="display:inline-block;margin:0 14px 2px 0"><div>{html.escape(name)} '
         f"<b>{text_of(ys[-1])}</b></div>{_small_curve(name, xs, ys)}</div>"
         for name, (xs, ys) in record["curves"].items() if ys
-    )  # fmt: skip
+    )
     more = "".join(f"<div>{html.escape(note)}</div>" for note in _notes(record))
     cells = (f"<code>{html.escape(record['name'])}</code>{title}", html.escape(_on(record)), _took(record),
              measured + more, time.strftime("%Y-%m-%d", time.localtime(record["at"])))

@@ -100,7 +100,7 @@ def _read(file: Path | None) -> Iterable[dict]:
             texts, curves = (record["notebook"], record["name"]), record["curves"].values()
             numbers = [record["at"], *(number for curve in curves for numbers in curve for number in numbers)]
             if (all(isinstance(text, str) for text in texts) and all(isinstance(n, (int, float)) for n in numbers)
-                    and all(len(xs) == len(ys) for xs, ys in curves)):  # fmt: skip
+                    and all(len(xs) == len(ys) for xs, ys in curves)):
                 yield record
 
 

@@ -105,7 +105,7 @@ def _accelerators(machine: Machine) -> list[Row]:
 def _xla(machine: Machine) -> Row:
     if machine.tpu:
         return Row("TPU", machine.tpu, machine.xla or "neither torch_xla nor torch_tpu is installed in this kernel",
-                   "native" if machine.xla else "not usable")  # fmt: skip
+                   "native" if machine.xla else "not usable")
     if machine.xla and machine.xla.startswith("torch_xla"):
         return Row("TPU", "virtual cores of XLA's CPU client", machine.xla, "virtual")
     return Row("TPU", "none", machine.xla or "torch_xla is not installed in this kernel", "not here")

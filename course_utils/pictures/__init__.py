@@ -16,4 +16,4 @@ from .shares import shares
 from .tables import bars, table
 
 __all__ = ["Picture", "bars", "collective", "curves_png", "curves_svg", "explorer", "gantt", "matmul", "pipelines",
-           "player", "shares", "table"]  # fmt: skip
+           "player", "shares", "table"]

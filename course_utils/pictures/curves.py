@@ -200,7 +200,7 @@ def _paint(ax: object, panel: Panel, size: tuple[float, float], x_title: str, ma
         ax.plot(x / w, 1 - y / h, marker="o", ms=4, **mark)
         ax.plot((beside + 1) / w, 1 - place / h, marker="s", ms=3.5, **mark)
         ax.text((beside + 6) / w, 1 - place / h, text_of(value), transform=ax.transAxes, va="center", weight="bold",
-                **FONTS)  # fmt: skip
+                **FONTS)
     if panel.empty or panel.note:
         ax.text(0.5, 1 - 10 / h, panel.note or "no value yet", transform=ax.transAxes, ha="center", fontweight="bold",
                 **FONTS)

@@ -40,7 +40,7 @@ def explorer(name: str = "GPipe", *, ranks: int = 2, micro_batches: int = 3, chu
         for color, text in ((SHADES["forward"][0], "forward"), (SHADES["backward"][0], "backward, or its input half"),
                             (SHADES["backward-weight"][0], "weight half"), ("rgba(128,128,128,.3)", "waits"),
                             (style.ROLE["communication"], "message on its way"))
-    )  # fmt: skip
+    )
     page = (
         f'<div data-course-pipeline data-lm-suppress-shortcuts="true" role="group" '
         f'aria-label="{html.escape(alt, quote=True)}" '

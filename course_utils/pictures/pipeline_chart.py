@@ -41,7 +41,7 @@ def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str =
     figure = blank(width, height)
     if title:
         figure.text(8 / width, 1 - 4 / height, title, va="top", **FONTS | {"fontsize": 9.7}, fontweight="bold",
-                    parse_math=False)  # fmt: skip
+                    parse_math=False)
     y, said = top, []
     for name, timeline in timelines.items():
         idle = sum(timeline.idle(r) for r in timeline.ranks) / len(timeline.ranks)
@@ -58,7 +58,7 @@ def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str =
     figure.legend(patches, [*(LEGEND.get(kind, kind) for kind in kinds), "waiting"], ncols=len(patches),
                   frameon=False, loc="lower left",
                   labelcolor=style.GREY, bbox_to_anchor=(LEFT / width - 0.01, (18 if foot else 0) / height),
-                  fontsize=FONTS["fontsize"], handlelength=0.9, handleheight=0.9, borderpad=0.2)  # fmt: skip
+                  fontsize=FONTS["fontsize"], handlelength=0.9, handleheight=0.9, borderpad=0.2)
     if foot:
         figure.text(8 / width, 5 / height, foot, **FONTS, parse_math=False)
     ranks = max(len(t.ranks) for t in timelines.values())
@@ -89,4 +89,4 @@ def _panel(axes: Axes, timeline: Timeline, seconds: float, *, unit: str, last: b
                 axes.broken_barh([(left, wide)], (i * ROW, HIGH), **look)
                 if s.seconds * px > 7 * len(words[1]) + 2:
                     axes.text(left + wide / 2, i * ROW + HIGH / 2, words[1], ha="center", va="center_baseline",
-                              color="black" if odd else style.ink(color), fontsize=style.SMALL * 0.72)  # fmt: skip
+                              color="black" if odd else style.ink(color), fontsize=style.SMALL * 0.72)

@@ -65,6 +65,6 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str], *, title: str
 def cost(cost: Cost) -> Picture:
     """What a plan takes: memory, bytes sent and time, a row each."""
     rows = [(kind, name, size(value)) for kind, part in (("memory", cost.memory), ("sent", cost.sent))
-            for name, value in part.items()]  # fmt: skip
+            for name, value in part.items()]
     rows += [("time", name, duration(value)) for name, value in cost.seconds.items()]
     return table(rows, ["a device", "for", "takes"], title=repr(cost))

@@ -33,4 +33,4 @@ def note(run: Run, live: LivePlot | None) -> None:
     if series or timeline or sent:
         title = live.title if live is not None else ""
         kept.keep(run.name, series, title=title, ranks=run.ranks, unit=run.unit, device=run.device,
-                  seconds=run.seconds, timeline=timeline, sent=sent)  # fmt: skip
+                  seconds=run.seconds, timeline=timeline, sent=sent)

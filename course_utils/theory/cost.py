@@ -31,7 +31,7 @@ from .estimate import Cost, bubble, changed, estimate, largest, mfu, ring, state
 from .sizes import FLOAT32, MIXED, MOST_DEVICES, Cluster, Model, Plan, Precision, duration, size
 
 __all__ = ["FLOAT32", "MIXED", "Cluster", "Cost", "DoesNotFit", "Model", "Plan", "Precision", "best", "bubble",
-           "estimate", "largest", "mfu", "nearest", "plans", "ring", "size", "states"]  # fmt: skip
+           "estimate", "largest", "mfu", "nearest", "plans", "ring", "size", "states"]
 
 
 WORDS = {
@@ -77,7 +77,7 @@ def plans(
     if isinstance(devices, bool) or not isinstance(devices, int) or not 1 <= devices <= MOST_DEVICES:
         raise CourseError(f"plans(devices={devices!r}): devices is a whole number from 1 to {MOST_DEVICES:,}.")
     found = [estimate(model, plan, cluster, batch=batch, precision=precision)
-             for plan in _divisions(model, cluster.node, devices, batch, recompute, context)]  # fmt: skip
+             for plan in _divisions(model, cluster.node, devices, batch, recompute, context)]
     return sorted(found, key=lambda cost: (not cost.fits, cost.step, cost.total))
 
 
@@ -98,10 +98,10 @@ def best(
     if found:
         least = min(found, key=lambda cost: cost.total)
         why = (f"Nothing fits on {_devices(devices)} of {size(cluster.memory)} ({what}). "
-               f"The smallest need is {size(least.total)} a device: {least.plan}.")  # fmt: skip
+               f"The smallest need is {size(least.total)} a device: {least.plan}.")
     else:
         why = (f"No plan divides {model.layers} layers, {model.heads} heads and {batch} sequences "
-               f"on {_devices(devices)}.")  # fmt: skip
+               f"on {_devices(devices)}.")
     fit = _on_more(model, cluster, devices=devices, **options)
     raise DoesNotFit(f"{why} {_advice(fit)}", cost=None, nearest=fit)
 
@@ -118,7 +118,7 @@ def nearest(model: Model, plan: Plan, cluster: Cluster, *, batch: int, precision
     parts = sorted(((part, name) for name, part in cost.memory.items() if part), reverse=True)
     room = ", ".join(f"{name} {size(part)}" for part, name in parts)
     why = (f"{plan} does not fit: a device needs {size(cost.total)}, {size(cost.total - cluster.memory)} more than the "
-           f"{size(cluster.memory)} it has: {room}.")  # fmt: skip
+           f"{size(cluster.memory)} it has: {room}.")
     same = {"batch": batch, "precision": precision, "recompute": True, "context": plan.context}
     fitting = [c for c in plans(model, cluster, devices=plan.devices, **same) if c.fits]
     # A plan with one thing changed is nearer than a faster one with three; ZeRO changes least of all.
@@ -128,13 +128,13 @@ def nearest(model: Model, plan: Plan, cluster: Cluster, *, batch: int, precision
         raise DoesNotFit(f"{why} Nothing else fits on {_devices(plan.devices)}. {_advice(fit)}", cost=cost, nearest=fit)
     names = ", ".join(words(fit.plan) for words in (WORDS[name] for name in changed(plan, fit.plan)))
     raise DoesNotFit(f"{why} Nearest that fits: {names}, all else equal: {size(fit.total)} a device, "
-                     f"{duration(fit.step)} a step.", cost=cost, nearest=fit)  # fmt: skip
+                     f"{duration(fit.step)} a step.", cost=cost, nearest=fit)
 
 
 def _advice(fit: Cost | None) -> str:
     if fit is None:
         return (f"Nor does anything on more of them, at powers of two up to {MOST_DEVICES:,} and with this batch: take "
-                "more memory a device.")  # fmt: skip
+                "more memory a device.")
     return f"The fewest that do, at powers of two: {fit.plan.devices:,} ({fit.plan}; {size(fit.total)} a device)."
 
 

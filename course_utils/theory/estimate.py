@@ -87,7 +87,7 @@ def estimate(model: Model, plan: Plan, cluster: Cluster, *, batch: int, precisio
     dp, tp, pp, cp, ep = plan.dp, plan.tp, plan.pp, plan.context, plan.experts
     for what, whole, parts in (("heads", model.heads, tp), ("layers", model.layers, pp * plan.chunks),
                                ("sequences of the batch", batch, dp * plan.micro), ("experts", model.experts, ep),
-                               ("tokens of a sequence", model.context, cp * (tp if plan.sequence else 1))):  # fmt: skip
+                               ("tokens of a sequence", model.context, cp * (tp if plan.sequence else 1))):
         if whole % parts:
             raise CourseError(f"{plan}: {parts} does not divide the {whole} {what}.")
     micros = batch // (dp * plan.micro)
@@ -100,7 +100,7 @@ def estimate(model: Model, plan: Plan, cluster: Cluster, *, batch: int, precisio
     links = {"data": cluster.ring(dp * cp, tp), "tensor": cluster.ring(tp), "context": cluster.ring(cp, tp),
              "experts": cluster.exchange(ep, tp * cp),
              "pipeline": cluster.far if plan.devices > cluster.node else (cluster.latency, 1 / cluster.bandwidth),
-             }  # fmt: skip
+             }
     takes = {kind: turns[kind] * links[kind][0] + count * links[kind][1] for kind, count in sent.items()}
     compute = model.operations(batch, recompute=plan.recompute) / plan.devices / cluster.flops
     # Gradients are whole in the last micro-batch's backward; weights that are gathered each time have all of them.
@@ -155,7 +155,7 @@ def _traffic(model: Model, plan: Plan, micros: int, precision: Precision) -> tup
     # Each part sends activations on and gradients back; the first and the last part, the only two of pp 2, one of them.
     hops = micros * (2 * plan.chunks - (pp == 2)) * (pp > 1)
     sent = {"data": data, "tensor": sums * ring("all-reduce", hidden, tp),
-            "pipeline": hops * hidden / (tp if plan.sequence else 1)}  # fmt: skip
+            "pipeline": hops * hidden / (tp if plan.sequence else 1)}
     turns = {"data": once * (replicas - 1), "tensor": sums * 2 * (tp - 1), "pipeline": hops}
     if cp > 1:  # keys and values go round, in backward with their gradients
         rounds = (3 + again) * layers * micros

@@ -42,12 +42,12 @@ def steps(split: str, ranks: int = 2) -> list[Frame]:
         start = [(X, _keep(A, columns=mine), nothing) for mine in own]
         texts = ["Each rank has all of x, and its columns of A.",
                  "It computes its columns of the output. They are finished; nothing was sent.",
-                 "Whoever needs all of them gathers: an all-gather. The next layer often does not."]  # fmt: skip
+                 "Whoever needs all of them gathers: an all-gather. The next layer often does not."]
     else:
         start = [(_keep(X, columns=mine), _keep(A, rows=mine), nothing) for mine in own]
         texts = ["Each rank has its rows of A, and the columns of x that meet them.",
                  "It computes numbers for all of the output, but each is only a part of a sum.",
-                 "An all-reduce adds them up: now every rank has the whole output."]  # fmt: skip
+                 "An all-reduce adds them up: now every rank has the whole output."]
     computed = [(x, a, product(x, a)) for x, a, _ in start]
     whole = [(x, a, product(X, A)) for x, a, _ in start]
     return [Frame(tuple(held), text) for held, text in zip((start, computed, whole), texts, strict=True)]

@@ -159,7 +159,7 @@ class Schedule:
                 raise CourseError(f"{who}: with a backward-weight anywhere every backward is in halves: {chain}.")
             if key not in wanted:
                 raise CourseError(f"{who} of part {step.stage} is not this rank's; it has micro-batches 0 to "
-                                  f"{self.micro_batches - 1} of part {rank}.")  # fmt: skip
+                                  f"{self.micro_batches - 1} of part {rank}.")
             if key in done[step.name]:
                 raise CourseError(f"{who} is there twice; every micro-batch goes once forward and once backward.")
             before = chain[max(chain.index(step.name) - 1, 0)]
@@ -192,7 +192,7 @@ def make(name: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> Sched
     if name == "interleaved" and micro_batches % (n := rounds(ranks, micro_batches)):
         more = next(m for m in itertools.count(micro_batches) if m % rounds(ranks, m) == 0)
         raise CourseError(f"interleaved on {ranks} ranks takes {micro_batches} micro-batches in {n} rounds of equally "
-                          f"many, and {micro_batches} is no multiple of {n}: take {more}.")  # fmt: skip
+                          f"many, and {micro_batches} is no multiple of {n}: take {more}.")
     orders = (SCHEDULES[name](rank, ranks, micro_batches, chunks) for rank in range(ranks))
     return Schedule(orders, micro_batches, chunks=chunks, name=name)
 

@@ -47,7 +47,7 @@ def simulate(
                 moved = True
     waits = [(rank, mine[i]) for rank, (mine, i) in enumerate(zip(instructions, at, strict=True)) if i < len(mine)]
     stuck = [f"rank {rank} waits for {what} {step.micro} from rank {due[what, step.stage, step.micro].peer}"
-             for rank, step in waits for what in [NEEDS[step.name]]]  # fmt: skip
+             for rank, step in waits for what in [NEEDS[step.name]]]
     if stuck:
         raise CourseError(f"{name} never ends, because each waits for another: {'; '.join(stuck)}.")
     return Timeline(spans, title=name)

@@ -119,7 +119,7 @@ class Cluster:
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if value is not None and not (number and value >= 0 and (value or "latency" in name)):
                 raise CourseError(f"Cluster({name}={value!r}): {name} is a number above 0, of bytes, operations a "
-                                  "second, bytes a second or seconds, such as 80e9.")  # fmt: skip
+                                  "second, bytes a second or seconds, such as 80e9.")
         _whole(self, "node")
 
     @property
@@ -177,7 +177,7 @@ class Plan:
             raise CourseError(f"{self} takes {self.devices:,} devices; the planner goes up to {MOST_DEVICES:,}.")
         if self.dp % self.experts:
             raise CourseError(f"Plan(dp={self.dp}, experts={self.experts}): experts are shared out among replicas, so "
-                              "`experts` divides `dp`.")  # fmt: skip
+                              "`experts` divides `dp`.")
 
     @property
     def devices(self) -> int:

@@ -55,7 +55,7 @@ class Notebook:
         self.page.evaluate(
             "i => { const all = jupyterapp.shell.currentWidget.content; all.activeCellIndex = i; all.deselectAll();"
             " return all.scrollToItem(i, 'center').catch(() => 0); }", index,
-        )  # fmt: skip
+        )
         return index
 
     def start(self, cell: int | str) -> int:
@@ -145,7 +145,7 @@ def lab(playwright, chromium: str, folder: Path, theme: str) -> Iterator[Lab]:
         f"--ServerApp.root_dir={folder / 'notebooks'}", "--IdentityProvider.token=",
         "--ServerApp.disable_check_xsrf=True", "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    ]  # fmt: skip
+    ]
     environment = {**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings")}
     with open(folder / "log", "w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)

@@ -24,7 +24,7 @@ from tests.checks.judging import judge, solved
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "20_capstone.ipynb"
 SICK = {"train_archive": cases.case_b, "cut_layers": cases.cut_layers, "train_large": cases.train_large,
-        "train_compiled": cases.train_compiled, "train_noisy": cases.train_noisy}  # fmt: skip
+        "train_compiled": cases.train_compiled, "train_noisy": cases.train_noisy}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -209,7 +209,7 @@ def test_cut_right(answer):
          "takes one layer at the least"),
         (lambda layers, ranks: layers // ranks, "a number of layers for each rank"),
     ],
-)  # fmt: skip
+)
 def test_cut_wrong(answer, words):
     judge("cut_layers", answer, words)
 
@@ -319,7 +319,7 @@ def test_compiled_right(answer):
         (compiled(lambda x, y: (pad(x, (0, 0, 0, 32 - len(x))), pad(y, (0, 32 - len(y)))), dynamic=False),
          "weights after 8 steps"),
     ],
-)  # fmt: skip
+)
 def test_compiled_wrong(answer, words):
     judge("train_compiled", answer, words)
 

@@ -24,7 +24,7 @@ def by_numpy(rank, dp, tp, pp):
     ranks = np.arange(dp * tp * pp).reshape(pp, dp, tp)
     stage, replica, part = (int(i[0]) for i in np.where(ranks == rank))
     return {"tensor": list(ranks[stage, replica]), "data": tuple(ranks[stage, :, part]),
-            "pipeline": list(ranks[:, replica, part])}  # fmt: skip
+            "pipeline": list(ranks[:, replica, part])}
 
 
 def by_torch(rank, dp, tp, pp):
@@ -48,7 +48,7 @@ def by_steps(rank, dp, tp, pp):
     first = rank - rank % tp
     start = rank - rank // tp % dp * tp
     return {"tensor": [*range(first, first + tp)], "data": [*range(start, start + dp * tp, tp)],
-            "pipeline": [*range(rank % (dp * tp), dp * tp * pp, dp * tp)]}  # fmt: skip
+            "pipeline": [*range(rank % (dp * tp), dp * tp * pp, dp * tp)]}
 
 
 def by_product(rank, dp, tp, pp):
@@ -90,7 +90,7 @@ WRONG_GROUPS = {
     "from 1": changed(lambda g, *_: {axis: [r + 1 for r in ranks] for axis, ranks in g.items()}),
     "stages one after the other": lambda rank, dp, tp, pp: {
         **check.groups.published(rank, dp, tp, pp), "pipeline": list(range(rank // pp * pp, rank // pp * pp + pp))},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG_GROUPS)
@@ -113,7 +113,7 @@ def by_comprehension(model, cluster, devices, batch, most_sent):
 
 def by_minimum(model, cluster, devices, batch, most_sent):
     able = (c for c in all_of(model, cluster, devices, batch)
-            if c.total <= cluster.memory and sum(c.sent.values()) <= most_sent)  # fmt: skip
+            if c.total <= cluster.memory and sum(c.sent.values()) <= most_sent)
     return min(able, key=lambda c: c.step).plan
 
 
@@ -145,7 +145,7 @@ def by_own_list(model, cluster, devices, batch, most_sent):
 
 
 @pytest.mark.parametrize("answer", [by_comprehension, by_minimum, by_sorting, by_numpy_budget, by_own_list],
-                         ids=lambda f: f.__name__)  # fmt: skip
+                         ids=lambda f: f.__name__)
 def test_within_budget_right(answer):
     solved("within_budget", answer)
 
@@ -175,7 +175,7 @@ def total(c):
     (lambda c, most: total(c) <= most and c.plan.tp == 1, "there is a faster plan"),
     (lambda c, most: total(c) <= most and c.plan.zero <= 1, "there is a faster plan"),
     (lambda c, most: total(c) <= most and c.plan.micro == 1, "there is a faster plan"),
-])  # fmt: skip
+])
 def test_within_another_budget(keeps, why):
     verdict = check.within_budget(first_that(keeps))
     assert verdict.state == "wrong"
@@ -196,7 +196,7 @@ def sends_least(model, cluster, devices, batch, most_sent):
     (lambda *args: cost.best(args[0], args[1], devices=args[2], batch=args[3]), "return its plan", "a Plan", "a Cost"),
     (lambda *args: cost.Plan(pp=2), "another number of devices", "16", "2: dp 1"),
     (lambda *args: "dp 8", "what it returned", "Plan", "dp 8"),
-])  # fmt: skip
+])
 def test_within_budget_wrong(answer, why, expected, got):
     def within_budget(model, cluster, devices, batch, most_sent):
         return answer(model, cluster, devices, batch, most_sent)

@@ -218,7 +218,7 @@ def of_outputs(tensor=lambda o, d: torch.cat([torch.atleast_1d(t) for t in o]).t
         (of_outputs(lambda o, d: torch.cat([torch.atleast_1d(t) for t in o]).float().to(d)), "has another type"),
         (of_outputs(lambda o, d: torch.stack(o).mean(0) if o[0].dim() == 0 else torch.cat(o).to(d)), "two losses"),
     ],
-)  # fmt: skip
+)
 def test_gather_wrong(answer, says):
     judge("gather", answer, says)
 

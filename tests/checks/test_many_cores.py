@@ -28,7 +28,7 @@ def test_solution():
 
 
 def replica(*, rank=None, seed=None, broadcast=True, reduce=True, back=lambda model: model, cores=None, epochs=None,
-            step=None, loader=True, sampler=None):  # fmt: skip
+            step=None, loader=True, sampler=None):
     """A `train_replica` in another style, or with faults."""
 
     def train_replica(dataset, times):
@@ -121,7 +121,7 @@ def named(value: object) -> str:
         {"back": lambda model: model.cpu()},
     ],
     ids=named,
-)  # fmt: skip
+)
 def test_right_in_other_styles(style):
     verdict = check.train_replica(replica(**style))
     assert verdict, str(verdict)

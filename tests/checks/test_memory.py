@@ -56,7 +56,7 @@ def test_predict_peak_right(answer):
     (lambda w, rows: 8 * (3 * numbers(w) + rows * (sum(w[1:-1]) + 2 * w[-2])), "is 2.00 times what was measured"),
     (lambda w, rows: "12 MB", "bytes are a number"),
     (lambda w, rows: float("nan"), "nan times what was measured"),
-])  # fmt: skip
+])
 def test_predict_peak_wrong(answer, words):
     judge("predict_peak", answer, words)
 
@@ -147,7 +147,7 @@ def right_share(xs, x, most):
     (pieces(right_share, returned=lambda losses: torch.stack(losses).mean().item()), "the loss of the whole batch"),
     (lambda model, loss_of, x, y, most: 0.0, "the model was not called"),
     (pieces(right_share, cut=lambda x, y, most: only_whole(x, y, most)), "10 rows, at most 4 at a time: the gradient"),
-])  # fmt: skip
+])
 def test_pieces_wrong(answer, words):
     verdict = check.backward_in_pieces(answer)
     assert not verdict

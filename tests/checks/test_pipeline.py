@@ -153,7 +153,7 @@ def course_zero_bubble(rank, ranks, micro_batches):
 
 
 @pytest.mark.parametrize("answer", [by_what_is_held, late_into_1f1b, the_last_weights_backwards, course_zero_bubble,
-                                    lambda *a: np.str_(late_into_1f1b(*a))])  # fmt: skip
+                                    lambda *a: np.str_(late_into_1f1b(*a))])
 def test_write_zero_bubble_in_other_ways(answer):
     def write_zero_bubble(rank, ranks, micro_batches):
         return answer(rank, ranks, micro_batches)

@@ -182,7 +182,7 @@ def scaled(network, x, mesh):
     ],
     ids=["batch whole", "bias whole", "up by inputs", "last bias cut", "both dims", "axes swapped", "one axis",
          "frozen", "changed"],
-)  # fmt: skip
+)
 def test_shard_mlp_wrong(answer, what, got):
     verdict = check.shard_mlp(answer)
     assert verdict.state == "wrong"

@@ -138,7 +138,7 @@ def every_nth(x, up, down):
 def bias_on_rank_0(x, up, down):
     rank, ranks = place()
     return add_up(linear(hidden_part(fan_out(x), up), down.weight.chunk(ranks, dim=1)[rank],
-                         down.bias if rank == 0 else None))  # fmt: skip
+                         down.bias if rank == 0 else None))
 
 
 def share_of_the_bias(x, up, down):
@@ -174,14 +174,14 @@ def with_a_plan_in_place(x, up, down):
 
 
 @pytest.mark.parametrize("answer", [with_modules, with_mine, with_a_hook, with_a_plan, with_a_plan_in_place, every_nth,
-                                    bias_on_rank_0, share_of_the_bias])  # fmt: skip
+                                    bias_on_rank_0, share_of_the_bias])
 def test_mlp_right_in_other_ways(answer):
     solved("mlp_part", answer)
 
 
 def plan_that_deals_the_weights(x, up, down):
     return parallelize_module(down, **on_every_rank(parallelize_plan=RowwiseParallel(), src_data_rank=0))(
-        gelu(parallelize_module(up, **on_every_rank(parallelize_plan=ColwiseParallel()))(x)))  # fmt: skip
+        gelu(parallelize_module(up, **on_every_rank(parallelize_plan=ColwiseParallel()))(x)))
 
 
 def plan_with_both_by_columns(x, up, down):
@@ -242,7 +242,7 @@ def whole_heads(x, attention):
     rank, ranks = place()
     x = fan_out(x)
     q, k, v = (part(x).unflatten(-1, (-1, attention.head)).transpose(1, 2)
-               for part in (attention.q, attention.k, attention.v))  # fmt: skip
+               for part in (attention.q, attention.k, attention.v))
     mixed = scaled_dot_product_attention(q, k, v, is_causal=True).chunk(ranks, 1)[rank]
     out = attention.out.weight.chunk(ranks, dim=1)[rank]
     return add_up(linear(mixed.transpose(1, 2).flatten(2), out)) + attention.out.bias
@@ -254,7 +254,7 @@ def with_softmax(x, attention):
     x = fan_out(x)
     q, k, v = (linear(x, part.weight.chunk(ranks)[rank], part.bias.chunk(ranks)[rank])
                .unflatten(-1, (-1, attention.head)).transpose(1, 2)
-               for part in (attention.q, attention.k, attention.v))  # fmt: skip
+               for part in (attention.q, attention.k, attention.v))
     later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
     scores = (q @ k.transpose(2, 3) / attention.head**0.5).masked_fill(later, float("-inf"))
     mixed = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
@@ -276,7 +276,7 @@ def head_by_head(x, attention):
     total = 0
     for first in range(rank * each * size, (rank + 1) * each * size, size):
         q, k, v = (linear(x, part.weight[first : first + size], part.bias[first : first + size])
-                   for part in (attention.q, attention.k, attention.v))  # fmt: skip
+                   for part in (attention.q, attention.k, attention.v))
         mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
         total = total + mixed @ attention.out.weight[:, first : first + size].T
     return add_up(total) + attention.out.bias
@@ -298,7 +298,7 @@ def with_a_plan_for_attention(x, attention):
 
 
 @pytest.mark.parametrize("answer", [with_softmax, with_modules_in_place, head_by_head, with_one_product,
-                                    with_a_plan_for_attention])  # fmt: skip
+                                    with_a_plan_for_attention])
 def test_attention_right_in_other_ways(answer):
     solved("attention_part", answer)
 
@@ -341,7 +341,7 @@ def no_heads(x, attention):
     rank, ranks = place()
     x = fan_out(x)
     q, k, v = (linear(x, part.weight.chunk(ranks)[rank], part.bias.chunk(ranks)[rank]).unsqueeze(1)
-               for part in (attention.q, attention.k, attention.v))  # fmt: skip
+               for part in (attention.q, attention.k, attention.v))
     mixed = scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1)
     return add_up(linear(mixed, attention.out.weight.chunk(ranks, dim=1)[rank])) + attention.out.bias
 

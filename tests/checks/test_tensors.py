@@ -320,7 +320,7 @@ def dicts_and_one_list(batch, device):
         (in_the_batch, "of the batch that was given changed"),
         (inner_lists_in_place, "batch['more'][0] of the batch that was given changed"),
     ],
-)  # fmt: skip
+)
 def test_move_wrong(answer, says):
     judge("move", answer, says)
 

@@ -208,7 +208,7 @@ def zero_on_ranks(right, seen):
 STYLES = [
     own_accuracy(over_ranks), own_accuracy(over_ranks, manual=True), own_accuracy(over_ranks, lambda_lr=True),
     own_accuracy(over_ranks, log_dict=True), ported(),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("answer", STYLES, ids=["counted", "manual", "LambdaLR", "log_dict", "mean over ranks"])
@@ -247,7 +247,7 @@ def the_class(model, lr, steps):
     ],
     ids=["no module", "another model", "per epoch", "no loss", "no accuracy", "wrong accuracy", "no sync", "half lr",
          "doubled", "rank 0's", "zero", "fixed rate", "fixed total", "a copy", "the class"],
-)  # fmt: skip
+)
 @pytest.mark.filterwarnings("ignore")
 def test_port_the_loop_wrong(answer, text, got):
     verdict = check.port_the_loop(answer)

@@ -23,7 +23,7 @@ def fresh(code, **environment):
     found = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"PJRT_DEVICE": "CPU"} | environment, text=True, timeout=120,
         stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
+    )
     return found.stdout.splitlines()
 
 

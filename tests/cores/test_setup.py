@@ -48,7 +48,7 @@ def test_a_pair(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) 
     ("mine", "fetching torch, 310 MB fetched so far, 74 s. When it is there, choose Kernel, Restart Kernel"),
     ("999999999", "Change Kernel"),  # it was killed: what it wrote last is not true any more
     ("", "fetching torch, 310 MB fetched so far, 74 s. On Linux x86-64 elsewhere, a Colab TPU runtime"),
-])  # fmt: skip
+])
 def test_how_far_the_build_behind_jupyterlab_is(builder: str, words: str, monkeypatch, tmp_path) -> None:
     builder = str(os.getpid()) if builder == "mine" else builder
     installed(monkeypatch, torch="2.13.0")

@@ -81,7 +81,7 @@ def test_who_holds_the_chips(tmp_path) -> None:
     for pid, name, target in [
         (41, "7", "/dev/accel0"), (42, "3", "/dev/vfio/1"), (43, "3", "/dev/vfio/vfio"), (44, "1", "/dev/null"),
         (os.getpid(), "9", "/dev/accel1"),
-    ]:  # fmt: skip
+    ]:
         folder = tmp_path / "proc" / str(pid) / "fd"
         folder.mkdir(parents=True)
         (folder / name).symlink_to(target)

@@ -65,7 +65,7 @@ class Hosts:
             process = subprocess.Popen(
                 self.command(host, *words), cwd=said.parent, env=outside(**more), stdout=out, stderr=out,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         self.started.append(process)
         return process
 

@@ -72,7 +72,7 @@ class Slurm:
     def _daemons(self) -> None:
         socket, folder = self.folder / "munge.socket", self.folder
         files = {"socket": socket, "key-file": folder / "munge.key", "pid-file": folder / "munge.pid",
-                 "log-file": folder / "munge.log", "seed-file": folder / "munge.seed"}  # fmt: skip
+                 "log-file": folder / "munge.log", "seed-file": folder / "munge.seed"}
         self._start("munge", 1, "munged", "--foreground", "--force", *(f"--{k}={file}" for k, file in files.items()))
         wait(socket.exists, 10, self.said)
         self._start("slurmctld", 1, "slurmctld", "-D", "-c")
@@ -88,7 +88,7 @@ class Slurm:
         done = subprocess.run(
             self.hosts.command(1, *words), cwd=cwd, env=outside(**self.env, **more), capture_output=True, text=True,
             timeout=30,
-        )  # fmt: skip
+        )
         return done.stdout + done.stderr
 
     def state(self, job: str) -> str:

@@ -167,7 +167,7 @@ def list_of(value):
 
 def test_options_of_the_command_line(tmp_path) -> None:
     notebook = Notebook("def f(steps, lr=0.1, *, warm_up=2, name=\"a\", shuffle=True):\n"
-                        "    return [steps, lr, warm_up, name, shuffle]")  # fmt: skip
+                        "    return [steps, lr, warm_up, name, shuffle]")
     path = launch.export(notebook["f"], tmp_path / "s.py", 10, name="b", init_group=False, show=False, time_limit=5)
     clean(path)
     assert result(path) == [10, 0.1, 2, "b", True]

@@ -88,7 +88,7 @@ def test_flat_cuts_inner_work_out_of_what_is_around_it():
     assert [(s.rank, s.name, s.start, s.end) for s in flat.spans] == [
         (0, "forward", 0, 1), (1, "forward", 0, 5), (0, "all-gather", 1, 2), (0, "forward", 2, 3),
         (0, "send", 2, 6), (0, "all-gather", 3, 4), (0, "forward", 4, 5),
-    ]  # fmt: skip
+    ]
     assert flat.total("forward", rank=0) == 3
     assert flat.title == "t"
     assert Timeline(flat.spans).flat().spans == flat.spans
@@ -98,4 +98,4 @@ def test_flat_of_deeper_nesting():
     flat = Timeline([Span(0, "forward", 0, 10), Span(0, "loss", 2, 8), Span(0, "send", 4, 5)]).flat()
     assert [(s.name, s.start, s.end) for s in flat.spans] == [
         ("forward", 0, 2), ("loss", 2, 4), ("send", 4, 5), ("loss", 5, 8), ("forward", 8, 10),
-    ]  # fmt: skip
+    ]

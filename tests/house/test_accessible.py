@@ -34,7 +34,7 @@ NAMED = {"white": "#ffffff", "black": "#000000"}
 HEX = re.compile(r"#[0-9A-Fa-f]{6}")
 ROLES = [Span(r, name, i, i + 0.9) for r in (0, 1) for i, name in enumerate(style.ROLE)]
 PIPES = {"one": schedules.make("interleaved", ranks=2, micro_batches=4, chunks=2).simulate(),
-         "two": schedules.make("zero-bubble", ranks=2, micro_batches=4).simulate()}  # fmt: skip
+         "two": schedules.make("zero-bubble", ranks=2, micro_batches=4).simulate()}
 A100 = Cluster(memory=72e9, flops=175e12, bandwidth=250e9, latency=3e-6)
 CURVES = {"loss": {rank: ([1, 2, 3], [rank, 2.0, 3.0 + rank]) for rank in range(8)}}
 
@@ -83,7 +83,7 @@ class Reader(HTMLParser):
 def pages() -> dict[str, str]:
     rows = [card.Row("GPUs", "one", "more", how, (4, 2), 0.5) for how in card.MARKS]
     verdicts = {state: Verdict("name", state, "Some `code`.", "2", "3", "line 4", ("A hint.",), 1)
-                for state in ("solved", "wrong", "not yet", "hint")}  # fmt: skip
+                for state in ("solved", "wrong", "not yet", "hint")}
     players = {"collective": pictures.collective("reduce-scatter", 8), "matmul": pictures.matmul("row", 4)}
     data = {kind: json.loads(re.search(r'json">(.*?)</script>', player.html)[1]) for kind, player in players.items()}
     frames = {f"{kind}, frame {i}": frame for kind in data for i, frame in enumerate(data[kind]["frames"])}
@@ -98,7 +98,7 @@ def pages() -> dict[str, str]:
     }
     return ({kind: picture.html for kind, picture in drawn.items()} | frames
             | {kind: verdict._repr_html_() for kind, verdict in verdicts.items()}
-            | {"card": card.html("a laptop", rows, ["a note"])})  # fmt: skip
+            | {"card": card.html("a laptop", rows, ["a note"])})
 
 
 def test_html_can_be_read_on_both_pages() -> None:
@@ -120,7 +120,7 @@ def test_html_can_be_read_on_both_pages() -> None:
     "gantt": lambda: pictures.gantt(Timeline(ROLES)),
     "pipeline_chart": lambda: pictures.pipelines(PIPES, title="A title", foot="A foot"),
     "choosing": lambda: choosing.page(choosing.MODELS, (1, 64), A100, batch=64, title="A title"),
-}.items())  # fmt: skip
+}.items())
 def test_text_of_a_png_can_be_read_on_both_pages(module: str, draw, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.text import Text
 

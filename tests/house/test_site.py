@@ -35,7 +35,7 @@ def test_links_to_what_is_no_page_become_text() -> None:
     source = [json.dumps({"cells": [
         {"cell_type": "markdown", "source": ["[a](06_ddp.ipynb) [b](../README.md#x) [c](../LICENSE) [d](https://d.org)"]},
         {"cell_type": "code", "source": ["x[0](y)"]},
-    ]})]  # fmt: skip
+    ]})]
     site_pages.read(app, "notebooks/05_ranks", source)
     text, code = (cell["source"] for cell in json.loads(source[0])["cells"])
     assert text == "[a](06_ddp.ipynb) [b](../README.md#x) c [d](https://d.org)"

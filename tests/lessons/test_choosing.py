@@ -18,7 +18,7 @@ SIZES = {"layers": 2, "width": 32, "heads": 2, "context": 64}
     (Plan(), "one device"), (Plan(dp=8), "replicas (ZeRO 0, 1)"), (Plan(dp=8, zero=1), "replicas (ZeRO 0, 1)"),
     (Plan(dp=8, zero=2), "sharded (ZeRO 2, 3)"), (Plan(dp=2, tp=4, zero=3), "with tensor parts"),
     (Plan(pp=2), "with stages"), (Plan(dp=2, tp=2, pp=2), "with both"), (Plan(context=2), "replicas (ZeRO 0, 1)"),
-])  # fmt: skip
+])
 def test_family(plan: Plan, kind: str) -> None:
     assert choosing.family(plan) == kind
     assert kind in choosing.FAMILIES

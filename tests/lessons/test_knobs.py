@@ -215,7 +215,7 @@ def test_a_page_that_was_loaded_again_is_told(kernel):
     cell = Cell(kernel, "knobs(lambda n: n, n=[1, 2])")
     session = kernel.client.session
     opened = {"comm_id": "0" * 32, "target_name": "jupyter.widget.control", "data": {},
-              "metadata": {"version": "1.0.0"}}  # fmt: skip
+              "metadata": {"version": "1.0.0"}}
     message = session.msg("comm_open", opened)
     message["metadata"] = {"version": "1.0.0"}
     kernel.client.shell_channel.send(message)
@@ -243,7 +243,7 @@ for i in range(40):
     assert module._turn.acquire(timeout=20), f"stop {i} was lost"
     module._turn.release()
     assert "Stopped" in me.panel._status.value, me.panel._status.value
-""", timeout=120)  # fmt: skip
+""", timeout=120)
     assert answer.error is None, answer.shown
     kernel.assert_usable(TWO)
 

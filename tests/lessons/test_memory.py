@@ -24,7 +24,7 @@ def test_states_of_a_whole_model():
     frozen = nn.Linear(4, 5).to(pick())
     frozen.bias.requires_grad_(False)
     assert stepped(frozen, torch.optim.SGD([frozen.weight], lr=0.1)) == {
-        "parameters": 100, "gradients": 80, "optimizer": 0}  # fmt: skip
+        "parameters": 100, "gradients": 80, "optimizer": 0}
 
 
 def sharded():

@@ -93,7 +93,7 @@ def test_on_real_ranks_it_is_the_whole_model(kind, chunks):
     assert 8 * most[1] / eight == pytest.approx(schedule.held[1], rel=0.02)
 
     done = [[s.name for s in run.timeline.spans if s.rank == r and s.lane == "compute" and s.role != "idle"]
-            for r in range(4)]  # fmt: skip
+            for r in range(4)]
     assert done == [[f"{i.name} {i.micro} of part {i.stage}" for i in order] for order in schedule.orders]
 
 
@@ -131,11 +131,11 @@ def with_torch(schedule, x, y):
     model = models.GPT(20, layers=8, width=16, heads=2, context=8)
     parts = pipeline.split(model, schedule.stages)
     stages = [pipeline.watch(PipelineStage(parts[i], i, schedule.stages, torch.device("cpu")), pace=(0.0, 0.0))
-              for i in range(rank, schedule.stages, schedule.ranks)]  # fmt: skip
+              for i in range(rank, schedule.stages, schedule.ranks)]
     kind = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B,
-            "zero-bubble": ScheduleInterleavedZeroBubble}[schedule.name]  # fmt: skip
+            "zero-bubble": ScheduleInterleavedZeroBubble}[schedule.name]
     theirs = kind(stages[0] if schedule.name in ("GPipe", "1F1B") else stages, schedule.micro_batches,
-                  loss_fn=lambda out, y: cross_entropy(out.flatten(0, 1), y.flatten()))  # fmt: skip
+                  loss_fn=lambda out, y: cross_entropy(out.flatten(0, 1), y.flatten()))
     losses = []
     theirs.step(*([x] if rank == 0 else []), **({"target": y, "losses": losses} if rank == 3 else {}))
     return losses, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -149,7 +149,7 @@ def test_torch_does_the_same_in_the_same_order(kind, chunks, micro_batches):
     schedule = make(kind, ranks=4, micro_batches=micro_batches, chunks=chunks)
     ours, theirs = (launch(f, schedule, x, y, ranks=4, device="cpu", time_limit=60) for f in (step, with_torch))
     done = [[[s.name for s in run.timeline.spans if s.rank == r and s.role in ("forward", "backward")]
-             for r in range(4)] for run in (ours, theirs)]  # fmt: skip
+             for r in range(4)] for run in (ours, theirs)]
     assert done[0] == done[1]
     assert torch.allclose(torch.stack(ours.results[3][0]), torch.stack(theirs.results[3][0]), atol=1e-6)
     for a, b in zip(ours.results, theirs.results, strict=True):

@@ -23,7 +23,7 @@ from course_utils.lessons.tensor_parallel import (
 )
 
 PLAN = {"attention.q": "column", "attention.k": "column", "attention.v": "column", "attention.out": "row",
-        "mlp.up": "column", "mlp.down": "row"}  # fmt: skip
+        "mlp.up": "column", "mlp.down": "row"}
 
 
 def block():
@@ -138,7 +138,7 @@ def refused(what):
     ("heads", r"4 heads cannot be dealt to 3 ranks: .* must divide the number of heads"),
     ("model", "2 heads cannot be dealt to 3 ranks"),
     ("rows", r"7 of shape \(3, 7\) cannot be cut into 3 equal parts"),
-])  # fmt: skip
+])
 def test_what_cannot_be_split_is_said(what, words):
     with pytest.raises(RankError, match=words):
         launch(refused, what, ranks=3, device="cpu", time_limit=30)
@@ -184,6 +184,6 @@ def test_a_part_must_lie_inside_the_whole():
 def test_whole_parameters_lie_on_every_rank():
     held = shards.parts(nn.Linear(3, 2))
     assert [(part.name, part.whole, part.start, part.shape) for part in held] == [
-        ("weight", (2, 3), (0, 0), (2, 3)), ("bias", (2,), (0,), (2,))]  # fmt: skip
+        ("weight", (2, 3), (0, 0), (2, 3)), ("bias", (2,), (0,), (2,))]
     assert shards.finding([held, held]) == "each of 2 ranks holds 100% of the numbers"
     assert math.isclose(sum(math.prod(part.shape) for part in held), 8)

@@ -139,7 +139,7 @@ def test_on_ranks(loop):
     plot = LivePlot("loss")
     run = launch(train, ranks=2, live=plot, device="cpu", show=False)
     assert [seen["start"] for seen in run.results] == [("DDPStrategy", "DistributedSampler", 0, 719),
-                                                       ("DDPStrategy", "DistributedSampler", 1, 719)]  # fmt: skip
+                                                       ("DDPStrategy", "DistributedSampler", 1, 719)]
     assert torch.equal(run.results[0]["end"], run.results[1]["end"])
     assert (run.results[0]["end"] - loop[0]).abs().max() <= 1e-5
     means = [(a + b) / 2 for a, b in zip(*(run.column("loss", rank=rank) for rank in range(2)), strict=True)]

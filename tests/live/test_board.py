@@ -157,7 +157,7 @@ HOSTILE = '<script>alert("x")</script>'
 @pytest.fixture
 def page(file, tmp_path):
     kept.keep(HOSTILE, {HOSTILE: ([0, 1, 2], [1.0, float("nan"), 2.0])}, title=HOSTILE, ranks=1, device=HOSTILE,
-              timeline=HOSTILE, seconds=0.2, sent=2_000_000)  # fmt: skip
+              timeline=HOSTILE, seconds=0.2, sent=2_000_000)
     kept.keep("train", CURVE, ranks=4, unit="core", device="cpu")
     my_board().save(tmp_path / "board.html")
     return (tmp_path / "board.html").read_text()

@@ -109,7 +109,7 @@ def test_the_same_numbers_are_refused():
         [node, "-e", source("schedules.js") + f"console.log(JSON.stringify({json.dumps(asked)}.map("
          "([name, p, m]) => pipeline.wrong(name, p, m, 1))))"],
         capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    )
     for (name, p, m), said in zip(asked, json.loads(done.stdout), strict=True):
         if said:
             with pytest.raises(CourseError, match=re.escape(said[-8:])):  # the number to take

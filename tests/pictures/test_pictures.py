@@ -60,7 +60,7 @@ def test_two_decades_get_1_2_and_5():
     ("value", "text"),
     [(0, "0"), (0.03124, "0.0312"), (96.53, "96.5"), (1437, "1,437"), (23456, "23.5k"), (1.2e6, "1.2M"), (3e9, "3G"),
      (4e13, "4e+13"), (1.5e-5, "1.5e-05"), (NAN, "nan"), (INF, "inf")],
-)  # fmt: skip
+)
 def test_numbers_are_short(value, text):
     assert text_of(value) == text
 
@@ -132,7 +132,7 @@ def test_a_legend_only_where_there_are_several_series():
     "series",
     [{}, {0: ([], [])}, {0: ([3], [0.5])}, {0: ([0, 1], [NAN, INF])}, {0: ([0, 1, 2], [1.0, NAN, 2.0])},
      {0: ([0, 1], [1e300, -1e300])}, {0: ([5, 5], [1.0, 1.0])}, {"a <b>": ([1], [1.0])}],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("log", [False, True])
 def test_curves_of_odd_series_still_draw(series, log):
     picture = pictures.curves_svg({"m <&>": series}, alt='say "x"', log_x=log, log_y=log)
@@ -186,7 +186,7 @@ def busy_timeline(steps: int, ranks: int = 8) -> Timeline:
     for rank in range(ranks):
         for i in range(steps):
             spans += [Span(rank, "forward", i, i + 0.3), Span(rank, "backward", i + 0.3, i + 0.9),
-                      Span(rank, "all-reduce", i + 0.5, i + 0.95, "communication")]  # fmt: skip
+                      Span(rank, "all-reduce", i + 0.5, i + 0.95, "communication")]
     return Timeline(spans)
 
 

@@ -41,10 +41,10 @@ def test_every_collective_is_counted():
         assert traffic.calls == dict.fromkeys(traffic.calls, 1) | {"all-reduce": 2}
         assert traffic.bytes == {"all-reduce": 320, "all-gather": 160, "reduce-scatter": 160, "broadcast": 160,
                                  "reduce": 160, "scatter": 160, "gather": 160, "barrier": 0, "send": 40,
-                                 "recv": 40}  # fmt: skip
+                                 "recv": 40}
         assert traffic.sent == {"all-reduce": 480, "all-gather": 120, "reduce-scatter": 120, "broadcast": 120,
                                 "reduce": 120, "scatter": 120 if rank == 1 else 0, "gather": 0 if rank == 1 else 40,
-                                "barrier": 0, "send": 40, "recv": 0}  # fmt: skip
+                                "barrier": 0, "send": 40, "recv": 0}
         assert traffic.bytes_sent == sum(traffic.sent.values())
 
 

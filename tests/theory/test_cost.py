@@ -17,7 +17,7 @@ A100 = Cluster(memory=80 * GB, flops=140e12, bandwidth=250e9, node=8, far_bandwi
 # Megatron-LM 2021 (arXiv:2104.04473), table 1: billions of parameters, heads, width, layers; V = 51,200, s = 2,048.
 TABLE = [(1.7, 24, 2304, 24), (3.6, 32, 3072, 30), (7.5, 32, 4096, 36), (18.4, 48, 6144, 40), (39.1, 64, 8192, 48),
          (76.1, 80, 10240, 60), (145.6, 96, 12288, 80), (310.1, 128, 16384, 96), (529.6, 128, 20480, 105),
-         (1008.0, 160, 25600, 128)]  # fmt: skip
+         (1008.0, 160, 25600, 128)]
 
 
 def megatron(heads: int, width: int, layers: int, **more: int) -> Model:
@@ -41,7 +41,7 @@ def test_zero_figure_1(zero: int, published: float) -> None:
 @pytest.mark.parametrize(("mp", "published"), [
     (1, (2, 7.6, 14.4, 128)), (2, (4, 15.2, 28.8, 256)), (4, (8, 30.4, 57.6, 512)), (8, (16, 60.8, 115.2, 1024)),
     (16, (32, 121.6, 230.4, 2048)),
-])  # fmt: skip
+])
 def test_zero_table_2_largest_model(mp: int, published: tuple[float, ...]) -> None:
     """ZeRO, table 2: billions of parameters, by MP, on 32 GB devices; its rows are multiples of a rounded first one."""
     for zero, billions in enumerate(published):
@@ -67,7 +67,7 @@ def test_parameters_and_operations_are_megatrons_formulas(_: float, heads: int, 
 @pytest.mark.parametrize(("row", "tokens", "devices", "tera", "days"), [
     ((96, 12288, 96), 300e9, 1024, 140, 34),
     ((160, 25600, 128), 450e9, 3072, 163, 84),
-])  # fmt: skip
+])
 def test_megatrons_training_times(row: tuple[int, int, int], tokens: float, devices: int, tera: float, days: float):
     """Section 5.1: 175 B in 34 days, 1 T in 84; the time without a bubble, at the throughput they reached."""
     cluster = Cluster(memory=80 * GB, flops=tera * 1e12, bandwidth=250e9)
@@ -189,7 +189,7 @@ def test_what_of_data_parallelism_hides(zero: int) -> None:
     for bandwidth in (1e6, 1e9, 1e12):
         cluster = Cluster(memory=80 * GB, flops=1e12, bandwidth=bandwidth, latency=0)
         bare, hidden = (cost.estimate(SMALL, plan, replace(cluster, overlap=overlap), batch=64 * micros)
-                        for overlap in (False, True))  # fmt: skip
+                        for overlap in (False, True))
         takes, room = bare.seconds["data"], bare.seconds["compute"] / (1 if zero >= 2 else micros)
         assert hidden.seconds["data"] == pytest.approx(max(takes / SMALL.layers, takes - room))
         assert hidden.hidden == pytest.approx(takes - hidden.seconds["data"])
@@ -208,7 +208,7 @@ def test_split_sequences() -> None:
         ({"tp": t, "sequence": True}, (34 + scores) / t),
         ({"tp": t, "recompute": "attention"}, 10 + 24 / t),
         ({"tp": t, "sequence": True, "recompute": "attention"}, 34 / t),
-    ]:  # fmt: skip
+    ]:
         assert model.activations(b, each=2, **options) == pytest.approx(whole * numbers)
     plain, split = (cost.estimate(model, Plan(tp=t, pp=4, sequence=on), A100, batch=8) for on in (False, True))
     assert split.sent["tensor"] == plain.sent["tensor"]
@@ -222,7 +222,7 @@ def test_mfu_is_the_papers() -> None:
     for sizes, devices, batch, seconds, published in [
         ((64, 6144, 48), 8, 4, 1.10, 41.5), ((96, 12288, 96), 64, 64, 13.75, 51.4),
         ((128, 20480, 105), 280, 280, 37.83, 56.0), ((160, 25600, 128), 512, 512, 71.49, 56.3),
-    ]:  # fmt: skip
+    ]:
         share = cost.mfu(megatron(*sizes), batch=batch, seconds=seconds, devices=devices, peak=312e12)
         assert 100 * share == pytest.approx(published, abs=0.2)
 

@@ -12,9 +12,9 @@ from course_utils.theory.schedules import make, parse, rounds
 
 PLAIN = [(name, 1) for name in ("naive", "GPipe", "1F1B", "zero-bubble")]
 SIZES = itertools.product([*PLAIN, *(("interleaved", v) for v in (1, 2, 3, 4))],
-                          range(1, 9), [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 21, 32])  # fmt: skip
+                          range(1, 9), [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 21, 32])
 ALL = [make(name, ranks=p, micro_batches=m, chunks=v) for (name, v), p, m in SIZES
-       if name != "interleaved" or (p > 1 and m % rounds(p, m) == 0)]  # fmt: skip
+       if name != "interleaved" or (p > 1 and m % rounds(p, m) == 0)]
 
 
 def is_carried_out(lists, *, ranks, stages, queue, blocking):
@@ -47,7 +47,7 @@ def is_carried_out(lists, *, ranks, stages, queue, blocking):
         for rank, peer in itertools.permutations(range(ranks), 2):
             ours, theirs = line(rank, peer), line(peer, rank)
             while ours and theirs and (ours[0].name, ours[0].peer, theirs[0].name, theirs[0].peer) == (
-                "send", peer, "receive", rank):  # fmt: skip
+                "send", peer, "receive", rank):
                 sent, received = ours.popleft(), theirs.popleft()
                 assert sent.message == received.message, f"rank {peer} takes {sent} for {received}"
                 through.add((peer, "receive", received.message))
@@ -67,7 +67,7 @@ def as_needed(schedule):
     """Each message where its own rank needs or has it, whatever the others do: what does not work."""
     ends = schedule.ranks, schedule.stages
     return [[message for step in order for message in (needs(step, *ends), step, makes(step, *ends)) if message]
-            for order in schedule.orders]  # fmt: skip
+            for order in schedule.orders]
 
 
 @pytest.mark.parametrize(("name", "chunks", "works"),

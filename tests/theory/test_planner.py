@@ -56,7 +56,7 @@ def test_zero_table_1(planner: ModuleType) -> None:
 def test_the_orders_of_the_figures(planner: ModuleType) -> None:
     """All but two: a tie at batch 32, and the micro-batch, whose size costs nothing in the planner."""
     assert [(figure, same) for figure, _, same in planner.orders()] == [
-        ("12", True), ("13", True), ("13", False), ("14", True), ("15", True), ("16", False), ("17", True)]  # fmt: skip
+        ("12", True), ("13", True), ("13", False), ("14", True), ("15", True), ("16", False), ("17", True)]
 
 
 def test_the_readme_has_these_tables() -> None:

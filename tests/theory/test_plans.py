@@ -41,7 +41,7 @@ def test_a_plan_that_cannot_fit_names_the_nearest() -> None:
 def test_nothing_fits_names_how_many_devices_do() -> None:
     trillion = megatron(160, 25600, 128)
     with pytest.raises(cost.DoesNotFit, match=r"Nothing fits on 64 devices of 80 GB \(16.1 TB of states for 1.01e\+03 B"
-                       r".*The fewest that do, at powers of two: 256 \("):  # fmt: skip
+                       r".*The fewest that do, at powers of two: 256 \("):
         cost.best(trillion, A100, devices=64, batch=512)
     with pytest.raises(cost.DoesNotFit, match="Nothing else fits on 1 device"):
         cost.nearest(trillion, Plan(), A100, batch=512)
@@ -72,7 +72,7 @@ def test_nothing_fits_names_how_many_devices_do() -> None:
     (lambda: cost.estimate(SMALL, Plan(dp=3), A100, batch=4), "3 does not divide the 4 sequences of the batch"),
     (lambda: cost.estimate(SMALL, Plan(pp=2, chunks=2), A100, batch=3), "by the 2; there are 3"),
     (lambda: cost.plans(SMALL, A100, devices=True, batch=3), "from 1 to 16,384"),
-])  # fmt: skip
+])
 def test_bad_input_is_answered_in_words(make, words: str) -> None:
     with pytest.raises(CourseError, match=words):
         make()

@@ -162,21 +162,21 @@ def torchs_own_order(kind, ranks, micro_batches, chunks):
     """What torch's constructor makes of these numbers, with stages that have only what it reads; None: refused."""
     stages = [SimpleNamespace(group_size=ranks, group_rank=0, num_stages=ranks * chunks, stage_index=i * ranks,
                               has_backward=True, is_first=i == 0, is_last=False, submod=None)
-              for i in range(chunks)]  # fmt: skip
+              for i in range(chunks)]
     try:
         made = kind(stages, micro_batches, loss_fn=lambda out, y: 0)
     except ValueError:
         return None
     return [[(a.computation_type.name, a.stage_index, a.microbatch_index) for a in made.pipeline_order[rank] if a]
-            for rank in range(ranks)]  # fmt: skip
+            for rank in range(ranks)]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 def test_torchs_own_lists_for_every_number_of_micro_batches(ranks):
     names = {"forward": "FORWARD", "backward": "FULL_BACKWARD", "backward-input": "BACKWARD_INPUT",
-             "backward-weight": "BACKWARD_WEIGHT"}  # fmt: skip
+             "backward-weight": "BACKWARD_WEIGHT"}
     for kind, name, chunks in [(ScheduleInterleavedZeroBubble, "zero-bubble", 1),
-                               *((ScheduleInterleaved1F1B, "interleaved", v) for v in (1, 2, 3))]:  # fmt: skip
+                               *((ScheduleInterleaved1F1B, "interleaved", v) for v in (1, 2, 3))]:
         for m in range(1, 25):
             theirs = torchs_own_order(kind, ranks, m, chunks)
             if theirs is None and name == "zero-bubble":
