@@ -123,6 +123,16 @@ def test_a_player_by_keyboard(light: Lab) -> None:
         assert active == cell, "its keys are not the notebook's"
 
 
+def turn(notebook: Notebook, cell: int, knob: str) -> None:
+    """Choose the next value of a knob of this cell and press Run, by keyboard."""
+    notebook.select(cell)
+    notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCell.node.focus()")
+    tab_to(notebook, knob)
+    notebook.page.keyboard.press("ArrowDown")
+    tab_to(notebook, "Run")
+    notebook.page.keyboard.press("Space")
+
+
 def test_knobs_by_keyboard(light: Lab) -> None:
     with light.open("11_tensor_parallel") as notebook:
         notebook.run("discover()")
@@ -130,12 +140,22 @@ def test_knobs_by_keyboard(light: Lab) -> None:
         cell = notebook.index("knobs(pictures.matmul")
         notebook.run(cell)
         wait(lambda: "row split over 2 ranks" in notebook.text(cell), "the first run")
-        notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCell.node.focus()")
-        tab_to(notebook, "split")
-        notebook.page.keyboard.press("ArrowDown")
-        tab_to(notebook, "Run")
-        notebook.page.keyboard.press("Space")
+        turn(notebook, cell, "split")
         wait(lambda: "column split over 2 ranks" in notebook.text(cell), "the run that was asked for")
+        notebook.shot("knobs")
+
+
+@pytest.mark.skipif(not XLA_IS_READY, reason="left out without .venv-xla: make env builds it")
+def test_knobs_on_the_xla_kernel(light: Lab) -> None:
+    with light.open("15_tpu_one_core") as notebook:
+        for cell in ("discover()", "fresh = itertools", "def train("):
+            notebook.run(cell)
+        cell = notebook.index("knobs(compared, steps")
+        notebook.run(cell)
+        assert notebook.errors() == []
+        wait(lambda: "s for 12 steps" in notebook.text(cell), "the first run", 60)
+        turn(notebook, cell, "steps")
+        wait(lambda: "s for 48 steps" in notebook.text(cell), "the run that was asked for", 120)
         notebook.shot("knobs")
 
 
