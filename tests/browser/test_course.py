@@ -153,9 +153,9 @@ def test_knobs_on_the_xla_kernel(light: Lab) -> None:
         cell = notebook.index("knobs(compared, steps")
         notebook.run(cell)
         assert notebook.errors() == []
-        wait(lambda: "s for 12 steps" in notebook.text(cell), "the first run", 60)
+        wait(lambda: "s for 12 steps" in notebook.text(cell), "the first run", 120)
         turn(notebook, cell, "steps")
-        wait(lambda: "s for 48 steps" in notebook.text(cell), "the run that was asked for", 120)
+        wait(lambda: "s for 48 steps" in notebook.text(cell), "the run that was asked for", 300)
         notebook.shot("knobs")
 
 
