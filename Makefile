@@ -10,7 +10,7 @@ ON_XLA := $(shell grep -l '"name": "xla"' notebooks/*.ipynb)
 # those of eight virtual cores run one by one, because XLA ends a core that is ten seconds late.
 TWO := -n 2
 NBVAL := --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=120
-# Eight virtual cores are as many threads: beside other work, XLA's CPU client ends them once in hundreds of runs.
+# With nothing beside it: here eight virtual cores run again and again, and a late one would be ended.
 ALONE := tests/cores/test_stress.py
 # JupyterLab refuses to run as root unless told; in a container one often is, and it listens on loopback only.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)

@@ -79,15 +79,14 @@ def _train_large(answer: Callable) -> str:
         hook = ours.register_forward_pre_hook(lambda _, args, largest=largest: largest.append(len(args[0])))
         said = answer(ours, SGD(ours.parameters(), lr=0.5), x, y, pieces)
         hook.remove()
-        most = math.ceil(rows / pieces)
-        if not largest or max(largest) > most:
+        sizes = [len(part) for part in x.chunk(pieces)]
+        if not largest or max(largest) > max(sizes):
             wrong(f"{pieces} pieces: more rows than a piece has went through the model at once.",
-                  expected=f"{most} rows at the most", got=max(largest, default=0))
+                  expected=f"{max(sizes)} rows at the most", got=max(largest, default=0))
         start, end, big = (all_weights(network) for network in (mlp(), ours, whole))
         if not torch.allclose(end, big, rtol=0, atol=TOLERANCE):
             size = float((end - start).norm() / (big - start).norm())
-            cut = ", ".join(str(len(part)) for part in x.chunk(pieces))
-            wrong(f"{pieces} pieces, of {cut} rows: the step is not that of the whole batch.",
+            wrong(f"{pieces} pieces, of {', '.join(map(str, sizes))} rows: the step is not that of the whole batch.",
                   expected="1 times as long, that way", got=f"{size:.2f} times as long")
         expect(f"{pieces} pieces: the mean loss", float(loss), said, tol=TOLERANCE)
     return f"{rows} rows in 1, 2, 3 and 4 pieces: the step of the whole batch each time."

@@ -116,7 +116,7 @@ def _alone(cores: int) -> Tensor:
     "averages them over all cores first.",
 )
 def _train_replica(answer: Callable) -> str:
-    for _ in range(2):  # XLA's CPU client crashes now and then by itself; what is wrong crashes twice
+    for _ in range(2):  # a crash of XLA's own is not the answer's: what is wrong crashes twice
         try:
             results = launch(_replica, answer, spmd=False).results
             break

@@ -10,6 +10,7 @@ import types
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..ground.cells import cell_name
 from .snippet import Snippet
 
 
@@ -90,7 +91,7 @@ class Namespace:
         """The namespace behind a function's `__globals__` or a module's `__dict__`."""
         name = values.get("__name__", "__main__")
         if "get_ipython" in values and isinstance(values.get("In"), list):
-            return cls(name, values, _cells(values["In"], values["get_ipython"]()))
+            return cls(name, values, _cells(values["In"]))
         try:
             text = inspect.getsource(sys.modules[name])
         except (KeyError, OSError, TypeError):
@@ -116,9 +117,9 @@ class Namespace:
         return [node.module for node in nodes[::-1] if node.names[0].name == "*" and not node.level]
 
 
-def _cells(history: list[str], shell) -> list[Source]:
+def _cells(history: list[str]) -> list[Source]:
     """Those that ran; where the front end stores no history, as nbval does not, those that IPython compiled."""
-    if shell is None or any(history):
+    if any(history):
         return [Source(f"Cell In[{i}]", text) for i, text in enumerate(history) if text]
-    labels = {name: shell.compile.format_code_name(name) for name in list(linecache.cache)}
-    return [Source(" ".join(label), "".join(linecache.getlines(name))) for name, label in labels.items() if label]
+    named = {file: cell_name(file) for file in list(linecache.cache)}
+    return [Source(name, "".join(linecache.getlines(file))) for file, name in named.items() if name]

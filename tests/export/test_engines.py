@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,17 +29,25 @@ def cells_with(*starts: str) -> list[str]:
     return [next(cell for cell in cells if start in cell) for start in starts]
 
 
+@contextmanager
+def kernel_of_06(*, history: bool = True) -> Iterator[Kernel]:
+    """One in which the training function's cells have run, and `digits` is there."""
+    kernel = Kernel(history=history)
+    try:
+        for cell in [*cells_with("RANKS = ", "def train(digits"), "digits = data.digits()"]:
+            answer = kernel.run(cell)
+            assert answer.error is None, answer.shown
+        yield kernel
+    finally:
+        kernel.close()
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory) -> tuple[Path, dict[int, list[list[float]]]]:
     """The script, and for 1 and 2 ranks the losses of each rank in the notebook."""
     folder = tmp_path_factory.mktemp("export")
-    kernel = Kernel()
-    try:
-        for cell in cells_with("RANKS = ", "def train(digits"):
-            answer = kernel.run(cell)
-            assert answer.error is None, answer.shown
+    with kernel_of_06() as kernel:
         answer = kernel.run(f"""
-digits = data.digits()
 launch.export(train, "{folder}/train.py", digits, 2, batch=32, ranks=2, device="cpu", beside={BESIDE})
 runs = {{n: launch(train, digits, 2, batch=32, ranks=n, device="cpu") for n in (1, 2)}}
 import json
@@ -45,21 +55,14 @@ json.dump({{n: [run.column("loss", rank=rank) for rank in range(n)] for n, run i
           open("{folder}/losses.json", "w"))
 """)
         assert answer.error is None, answer.shown
-    finally:
-        kernel.close()
     curves = json.loads((folder / "losses.json").read_text())
     return folder / "train.py", {int(n): losses for n, losses in curves.items()}
 
 
 def test_it_is_the_same_script_where_the_front_end_stores_no_history(exported, tmp_path):
-    kernel = Kernel(history=False)
-    try:
-        for cell in [*cells_with("RANKS = ", "def train(digits"), "digits = data.digits()"]:
-            assert kernel.run(cell).error is None
+    with kernel_of_06(history=False) as kernel:
         answer = kernel.run(f'launch.export(train, "{tmp_path}/train.py", digits, 2, batch=32, ranks=2, device="cpu")')
         assert answer.error is None, answer.shown
-    finally:
-        kernel.close()
     assert (tmp_path / "train.py").read_text() == exported[0].read_text()
 
 
