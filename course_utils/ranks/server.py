@@ -14,6 +14,7 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
+from multiprocessing import util
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -31,9 +32,9 @@ def warm_up() -> None:
         return
     from multiprocessing import forkserver, resource_tracker
 
-    resource_tracker.ensure_running()  # here, because on its way it would undo the mask below
     context = mp.get_context("forkserver")
-    with _starting:
+    with _starting, _spawning_apart():
+        resource_tracker.ensure_running()  # here, because on its way it would undo the mask below
         context.set_forkserver_preload(["course_utils.ranks.preload"])
         kept = os.environ.get(BLAS_THREADS)
         os.environ[BLAS_THREADS] = "1"  # a process with a thread pool cannot be forked safely
@@ -47,6 +48,32 @@ def warm_up() -> None:
                 del os.environ[BLAS_THREADS]
             else:
                 os.environ[BLAS_THREADS] = kept
+
+
+@contextlib.contextmanager
+def _spawning_apart() -> Iterator[None]:
+    """The server, and `multiprocessing`'s resource tracker, start in process groups of their own.
+
+    A kernel that is told to stop first ends its own group, and waits for the tracker, which ignores the signal, until
+    Jupyter loses patience and kills the kernel: a restart takes seconds more, and `multiprocessing` does not tidy up.
+    Both processes end by themselves once the kernel has gone.
+    """
+
+    def spawn(path: bytes, args: list, passed: list[int]) -> int:
+        kept = {fd: os.get_inheritable(fd) for fd in passed}
+        try:
+            for fd in kept:
+                os.set_inheritable(fd, True)
+            return os.posix_spawn(path, args, os.environ, setpgroup=0)
+        finally:
+            for fd, inheritable in kept.items():
+                os.set_inheritable(fd, inheritable)
+
+    together, util.spawnv_passfds = util.spawnv_passfds, spawn
+    try:
+        yield
+    finally:
+        util.spawnv_passfds = together
 
 
 def fork(target: Any, *args: Any, name: str) -> BaseProcess:

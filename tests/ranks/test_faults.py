@@ -344,6 +344,17 @@ def test_the_kernel_is_restarted_in_mid_run_then_killed():
         kernel.close()
 
 
+def test_a_kernel_that_is_told_to_stop_ends_by_itself_and_leaves_no_file():
+    kernel = Kernel()
+    try:
+        answer = kernel.run("launch(rank_of, ranks=2); from multiprocessing import util; print(util.get_temp_dir())")
+        assert os.path.isdir(answer.text.strip())
+        kernel.manager.shutdown_kernel(now=False)  # asks; kills only a kernel that does not end
+        assert not os.path.exists(answer.text.strip())
+    finally:
+        kernel.close()
+
+
 def test_nothing_listens_beyond_loopback(kernel):
     answer = kernel.run(cell("""
         import psutil
