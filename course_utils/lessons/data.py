@@ -52,8 +52,8 @@ class Text(NamedTuple):
 
         generator = torch.Generator().manual_seed(step)
         starts = torch.randint(len(self.train) - context, (size, 1), generator=generator)
-        pieces = self.train[starts + torch.arange(context + 1)]
-        return pieces[:, :-1], pieces[:, 1:]
+        places = starts + torch.arange(context)
+        return self.train[places], self.train[places + 1]  # contiguous, as torch 2.11's pipelines insist on
 
     def decode(self, ids: Tensor) -> str:
         """The characters of ids (N,)."""

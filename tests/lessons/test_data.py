@@ -43,6 +43,7 @@ def test_batches_of_text_are_one_character_apart_and_the_same_for_the_same_step(
     x, y = everything.batch(3, size=5, context=20)
     assert x.shape == y.shape == (5, 20)
     assert torch.equal(x[:, 1:], y[:, :-1])
+    assert x.is_contiguous() and y.is_contiguous()
     assert everything.decode(x[0]) in everything.decode(everything.train)
     assert torch.equal(x, everything.batch(3, size=5, context=20)[0])
     assert not torch.equal(x, everything.batch(4, size=5, context=20)[0])
