@@ -16,7 +16,9 @@ BETWEEN = re.compile(r"\n*<!-- badges -->.*?<!-- /badges -->", re.DOTALL)
 INSTALL = "install"  # the id of the cell that does
 ASSETS = {
     "Colab": "https://colab.research.google.com/assets/colab-badge.svg",
+    "Kaggle": "https://kaggle.com/static/images/open-in-kaggle.svg",
     "Binder": "https://mybinder.org/badge_logo.svg",
+    "Codespaces": "https://github.com/codespaces/badge.svg",
 }
 
 
@@ -41,6 +43,7 @@ def readme(text: str, repo: str) -> str:
         badge("test", f"{actions}/test.yml/badge.svg", f"{actions}/test.yml"),
         badge("Read it", "https://img.shields.io/badge/read-the_site-blue", f"https://{owner}.github.io/{name}/"),
         badge("Binder", ASSETS["Binder"], f"https://mybinder.org/v2/gh/{repo}/HEAD?urlpath=lab/tree/notebooks"),
+        badge("Open in GitHub Codespaces", ASSETS["Codespaces"], f"https://codespaces.new/{repo}"),
     ]
     return after_title(text, lines if repo else [])
 
@@ -48,8 +51,10 @@ def readme(text: str, repo: str) -> str:
 def notebook(page: dict, path: str, repo: str) -> None:
     """Stamp one notebook, in place. Its cells keep their outputs, and count on from the one that is put in."""
     cells = [cell for cell in page["cells"] if cell.get("id") != INSTALL]
+    raw = f"https://raw.githubusercontent.com/{repo}/HEAD/{path}"
     lines = [
-        badge("Open in Colab", ASSETS["Colab"], f"https://colab.research.google.com/github/{repo}/blob/HEAD/{path}")
+        badge("Open in Colab", ASSETS["Colab"], f"https://colab.research.google.com/github/{repo}/blob/HEAD/{path}"),
+        badge("Open in Kaggle", ASSETS["Kaggle"], f"https://kaggle.com/kernels/welcome?src={raw}"),
     ]
     if page["metadata"]["kernelspec"]["name"] != "xla":  # Binder has no room for that kernel
         lines += [badge("Open in Binder", ASSETS["Binder"], f"https://mybinder.org/v2/gh/{repo}/HEAD?labpath={path}")]

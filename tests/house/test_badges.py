@@ -50,6 +50,7 @@ def test_a_stamped_notebook_is_one_and_installs_only_our_package(checkout: Path)
         assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
         assert code[0].source.endswith(f'%pip install -q "git+https://github.com/{REPO}"')
         assert f"/{REPO}/blob/HEAD/notebooks/{path.name})" in page.cells[0].source
+        assert f"?src=https://raw.githubusercontent.com/{REPO}/HEAD/notebooks/{path.name})" in page.cells[0].source
         on_binder = f"/{REPO}/HEAD?labpath=notebooks/{path.name})" in page.cells[0].source
         assert on_binder == (page.metadata.kernelspec.name != "xla")
 
