@@ -108,7 +108,7 @@ class Kernel:
         self.manager.shutdown_kernel(now=True)
 
 
-def gone(processes: list[psutil.Process], *, within: float = 15.0) -> list[psutil.Process]:
+def gone(processes: list[psutil.Process], *, within: float = 60.0) -> list[psutil.Process]:
     """Wait until all these processes have ended; those that have not after `within` seconds."""
 
     def alive() -> list[psutil.Process]:
@@ -125,7 +125,7 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def eventually(condition, *, within: float = 15.0):
+def eventually(condition, *, within: float = 60.0):
     """The first true value of `condition()`; its last value if none comes `within` seconds."""
     end = time.monotonic() + within
     while not (value := condition()) and time.monotonic() < end:

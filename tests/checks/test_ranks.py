@@ -17,8 +17,8 @@ def where():
 
 @pytest.fixture
 def soon(monkeypatch):
-    """What hangs, hangs for three seconds."""
-    monkeypatch.setattr(module, "SECONDS", 3.0)
+    """What hangs, hangs for six seconds."""
+    monkeypatch.setattr(module, "SECONDS", 6.0)
 
 
 # -- broadcast ---------------------------------------------------------------------------------------------------------
