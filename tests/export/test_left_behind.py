@@ -12,7 +12,7 @@ from tests.kernel import Kernel, eventually, gone
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "19_many_machines.ipynb"
-CELLS = ("HOSTS, EACH = ", "def train(", "launch.export(train", "def started(", "def agents(")
+CELLS = ("HOSTS, EACH = ", "def network(", "def train(", "launch.export(train", "def started(", "def agents(")
 LONG_RUN = """
 with started("long", *agents(script, "--steps", 100_000, "--pause", 0.1)) as running:
     LivePlot("loss").follow(WORK / "long" / "runs", until=running)
