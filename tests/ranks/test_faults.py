@@ -349,7 +349,10 @@ def test_a_kernel_that_is_told_to_stop_ends_by_itself_and_leaves_no_file():
     try:
         answer = kernel.run("launch(rank_of, ranks=2); from multiprocessing import util; print(util.get_temp_dir())")
         assert os.path.isdir(answer.text.strip())
-        kernel.manager.shutdown_kernel(now=False)  # asks; kills only a kernel that does not end
+        group = os.getpgid(kernel.process.pid)  # ipykernel waits until all of it has ended
+        assert group not in [os.getpgid(child.pid) for child in kernel.process.children()]
+        kernel.manager.shutdown_wait_time = 120.0  # seconds until Jupyter kills what it has asked to stop
+        kernel.manager.shutdown_kernel(now=False)
         assert not os.path.exists(answer.text.strip())
     finally:
         kernel.close()
