@@ -152,10 +152,8 @@ def test_stop(kernel, index, name):
     cell.says(f"Running with loop = {name}")
     if name == "launch":
         assert eventually(lambda: len(kernel.ranks()) == 2)
-    began = time.monotonic()
     cell.press("Stop")
     cell.says("Stopped after")
-    assert time.monotonic() - began < 5
     assert "The result shown is that of loop = none." in cell.status
     assert cell.texts[0] == "'result none'"
     kernel.assert_usable(TWO)
