@@ -108,13 +108,13 @@ class Kernel:
         self.manager.shutdown_kernel(now=True)
 
 
-def gone(processes: list[psutil.Process], *, within: float = 60.0) -> list[psutil.Process]:
-    """Wait until all these processes have ended; those that have not after `within` seconds."""
+def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Wait until all these processes have ended; those that have not when `eventually` is at its end."""
 
     def alive() -> list[psutil.Process]:
         return [process for process in processes if _is_alive(process)]
 
-    eventually(lambda: not alive(), within=within)
+    eventually(lambda: not alive())
     return alive()
 
 

@@ -59,7 +59,7 @@ def test_errors_show_the_cells_line_and_none_of_our_frames(kernel) -> None:
 @pytest.mark.parametrize("program", ["time.sleep(60)", "meet() if core_of() else time.sleep(60)", "while True: meet()"])
 def test_interrupt(kernel, program: str) -> None:
     request = kernel.send(f"def train():\n    {program}\nxla.launch(train, cores=4)")
-    assert eventually(lambda: kernel.ranks() and kernel.ranks()[0].num_threads() > 4, within=60)
+    assert eventually(lambda: kernel.ranks() and kernel.ranks()[0].num_threads() > 4)
     time.sleep(0.5)
     process = kernel.ranks()
     kernel.manager.interrupt_kernel()
@@ -74,7 +74,7 @@ def test_restarted_in_mid_run_then_killed() -> None:
         for end in (kernel.restart, lambda: os.kill(kernel.process.pid, signal.SIGKILL)):
             kernel.run(SETUP)
             kernel.send("def train():\n    while True: meet()\nxla.launch(train, cores=4, time_limit=None)")
-            assert eventually(lambda: kernel.ranks() and kernel.ranks()[0].num_threads() > 4, within=60)
+            assert eventually(lambda: kernel.ranks() and kernel.ranks()[0].num_threads() > 4)
             before = kernel.process.children(recursive=True)
             end()
             assert not gone(before)

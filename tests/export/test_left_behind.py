@@ -29,7 +29,7 @@ def test_nothing_is_left(how: str) -> None:
             answer = kernel.run(next(cell for cell in cells if start in cell), timeout=120)
             assert answer.error is None, answer.shown
         cell = kernel.send(LONG_RUN)
-        agents = eventually(lambda: _running(kernel, "torch.distributed.run", 2), within=60)
+        agents = eventually(lambda: _running(kernel, "torch.distributed.run", 2))
         assert agents, "the agents started"
         workers = eventually(lambda: _running(kernel, "train.py", 6), within=120)
         assert workers, "and the workers, 2 each"
@@ -39,7 +39,7 @@ def test_nothing_is_left(how: str) -> None:
         else:
             kernel.client.stop_channels()
             kernel.manager.restart_kernel(now=False)
-        assert not gone(workers, within=60)
+        assert not gone(workers)
     finally:
         kernel.close()
 
