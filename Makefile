@@ -11,7 +11,7 @@ ON_XLA := $(shell grep -l '"name": "xla"' notebooks/*.ipynb)
 TWO := -n 2
 NBVAL := --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 # With nothing beside it: here eight virtual cores run again and again, and a late one would be ended.
-ALONE := tests/cores/test_stress.py
+ALONE := tests/xla/test_stress.py
 # JupyterLab refuses to run as root unless told; in a container one often is, and it listens on loopback only.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -51,7 +51,7 @@ test: env
 
 # The tests that leave themselves out where torch_xla or Lightning is missing, and launch with this environment's torch.
 test-xla:
-	$(XLA_BIN)/python -m pytest $(TWO) $(filter-out $(ALONE),$(sort tests/ranks/test_launch.py $(wildcard tests/cores/test_*.py) \
+	$(XLA_BIN)/python -m pytest $(TWO) $(filter-out $(ALONE),$(sort tests/ranks/test_launch.py $(wildcard tests/xla/test_*.py) \
 		$(shell grep -rle 'importorskip."torch_xla' -e 'importorskip."lightning' tests)))
 	$(XLA_BIN)/python -m pytest -n 1 $(NBVAL) $(ALONE) $(ON_XLA)
 

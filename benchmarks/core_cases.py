@@ -1,6 +1,6 @@
 """Kinds of use of several TPU cores; each is a function that `xla.launch` runs on every core, and asserts its results.
 
-The stress test (`cores.py`, and in short tests/cores/test_stress.py) runs them again and again: what can go wrong with
+The stress test (`cores.py`, and in short tests/xla/test_stress.py) runs them again and again: what can go wrong with
 virtual cores is a race, which shows in one run of hundreds.
 """
 

@@ -1,21 +1,20 @@
 """Helpers for the course *From one device to many*: ranks from a notebook cell, live plots, timelines, checks.
 
-Importing it imports no torch, starts nothing and touches no device. The rooms, from the bottom up: `ground`, `machine`
-and `theory`, `pictures`, `live`, `ranks`, `lessons`, `export`, `cores`, `lightning`, `checks`; each one's first lines
-say what it is for, and a room imports only from those below it.
+Importing it imports no torch, starts nothing and touches no device. From the bottom up: `errors`, `style`, `timeline`,
+`theory`, `machine`, `pictures`, `ranks`, `lessons`, `export`, `xla`, `lightning`, `checks`; each one's first lines say
+what it is for, and a module imports only from those below it.
 """
 
 from . import checks as check
-from . import cores as xla
-from . import pictures
+from . import pictures, style, xla
+from .errors import CourseError, DeviceError, LaunchError, MetricError, RankError
 from .export import export
-from .ground import style
-from .ground.errors import CourseError, DeviceError, LaunchError, MetricError, RankError
-from .ground.timeline import Span, Timeline
 from .lessons.knobs import knobs
-from .live import LivePlot, live, my_board
 from .machine import Device, Machine, discover, pick
+from .pictures.board import my_board
+from .pictures.live import LivePlot, live
 from .ranks import Run, Traffic, launch, report, span, warm_up
+from .timeline import Span, Timeline
 
 launch.export = export  # launch(train, …) runs here; launch.export(train, "train.py", …), wherever torchrun does
 

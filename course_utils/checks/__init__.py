@@ -10,7 +10,7 @@ import difflib
 import importlib
 import pkgutil
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 from .exercise import Exercise, found
 
 

@@ -30,7 +30,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ..ground.errors import CourseError, RankError
+from ..errors import CourseError, RankError
 from .compare import difference, show
 from .learner import is_ours, parameters_differ, unfinished, untouched, where
 from .limit import SECONDS, TooLong, limited

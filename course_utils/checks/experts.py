@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 
-from ..ground.errors import CourseError, RankError
+from ..errors import CourseError, RankError
 from ..machine.devices import pick
 from ..ranks.traffic import Traffic
 from .exercise import exercise, wrong

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from .. import cores as xla
-from ..ground.errors import CourseError, RankError
+from .. import xla
+from ..errors import CourseError, RankError
 from ..lessons import models
 from ..ranks.run import Run
 from .exercise import exercise, expect, wrong

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from ..ground.errors import RankError
+from ..errors import RankError
 from .exercise import exercise, wrong
 from .survival_cases import EACH, EPOCHS, batches, run
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .. import cores as xla
+from .. import xla
 from ..lessons.models import MLP, filled
 from .exercise import exercise, expect, wrong
 from .many_cores import launch, on_cpu

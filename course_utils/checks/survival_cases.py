@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from ..ground.errors import RankError
+from ..errors import RankError
 from ..ranks.launch import launch
 
 RANKS, EPOCHS, EACH = 2, 3, 5  # EACH: steps in an epoch

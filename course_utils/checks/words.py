@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..ground.errors import RankError
+from ..errors import RankError
 
 SIGABRT = " (SIGABRT: compiled code gave up)"
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..cores.counters import Counters, counters, times
-from ..cores.launch import tolerance
-from ..ground.errors import CourseError
+from ..errors import CourseError
 from ..lessons import models
+from ..xla.counters import Counters, counters, times
+from ..xla.launch import tolerance
 from .exercise import exercise, expect, wrong
 
 LONGEST, LINES, CALLS, MOST = 64, 12, 8, 5

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 from .collect import Collector, Found
 from .literal import WIDTH, NoLiteral, literal
 from .origin import public_name, stateful

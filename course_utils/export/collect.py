@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib.util import resolve_name
 from typing import Any, NoReturn
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 from ..machine.devices import pick
 from ..ranks.session import report
 from ..ranks.spans import span

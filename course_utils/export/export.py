@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 from ..ranks.arguments import check_ranks
 from .beside import BESIDE, beside_text
 from .call import Call

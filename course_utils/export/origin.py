@@ -9,7 +9,7 @@ import types
 from importlib.util import find_spec
 from typing import Any
 
-from ..ground.errors import LaunchError
+from ..errors import LaunchError
 from ..ranks.payload import packed
 
 COPIED = ("course_utils.lessons.", "course_utils.theory.", "course_utils.export.standins")

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable
 from itertools import pairwise
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 from .call import Call
 from .collect import Collector, Elsewhere, Part
 from .literal import WIDTH

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 
 
 @dataclass(frozen=True, eq=False)

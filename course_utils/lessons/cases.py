@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from ..live.plot import LivePlot
 from ..machine.devices import pick
+from ..pictures.live import LivePlot
 from ..ranks.session import report
 from ..ranks.spans import span
 from .models import mlp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 
-from ..ground import style
+from .. import style
 from ..pictures import Picture
 from ..pictures.png import blank, to_png
 from ..theory.cost import Cluster, Cost, Model, Plan, plans

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 
 if TYPE_CHECKING:
     from torch import Tensor

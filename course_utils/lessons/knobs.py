@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..ground.errors import CourseError
-from ..live.screen import Screen
-from ..live.slots import Slots
+from ..errors import CourseError
+from ..pictures.screen import Screen
+from ..pictures.slots import Slots
 from ..ranks import stopping
 from .panel import Panel, check, first, label_of
 

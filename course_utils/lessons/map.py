@@ -9,11 +9,11 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from ..ground.style import FONT, QUIET, ROLE, SMALL, TEXT
 from ..machine.card import MARKS
 from ..machine.devices import discover
 from ..machine.machine import Machine
 from ..pictures.picture import Picture
+from ..style import FONT, QUIET, ROLE, SMALL, TEXT
 
 # What a notebook runs on; those not named run ranks, and those of the kernel xla its cores.
 NEEDS = {"tensors_and_devices": "a device", "one_device": "a device", "memory": "a device", "dataparallel": "replicas"}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 from .memory import tensors
 
 KINDS = ("parameters", "gradients", "optimizer states", "activations")

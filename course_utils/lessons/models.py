@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 
 
 def mlp(width: int = 64, *, seed: int = 0) -> nn.Sequential:

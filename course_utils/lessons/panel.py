@@ -6,7 +6,7 @@ import html
 from collections.abc import Callable
 from typing import Any
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 
 
 def check(name: str, choice: Any) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 from torch.overrides import TorchFunctionMode
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 from ..ranks.spans import span
 from ..theory.schedules import Schedule
 from ..theory.simulate import label

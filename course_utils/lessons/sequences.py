@@ -10,11 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..ground.timeline import Timeline
 from ..machine.devices import pick
 from ..ranks.launch import launch
 from ..ranks.spans import span
 from ..ranks.traffic import Traffic
+from ..timeline import Timeline
 from .memory import Kept
 
 HEADS, HEAD = 24, 8  # how many, and the width of one; 2, 3, 4, 6, 8 and 12 ranks divide 24

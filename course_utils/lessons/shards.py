@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..ground import style
-from ..ground.errors import CourseError
+from .. import style
+from ..errors import CourseError
 from ..pictures.picture import Picture
 from ..pictures.png import blank, to_png
 

@@ -18,7 +18,7 @@ from torch.nn.functional import linear
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 from ..ranks.spans import span
 from . import one_tensor
 from .models import GPT, Attention

@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..ground.errors import CourseError
-from ..live.plot import LivePlot
+from ..errors import CourseError
+from ..pictures.live import LivePlot
 from ..ranks.session import report
 
 try:

@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from .. import cores as xla
-from ..ground.errors import CourseError
+from .. import xla
+from ..errors import CourseError
 from .callbacks import LiveCallback, Witness, need_lightning, quiet
 
 

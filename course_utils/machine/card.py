@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from ..ground.style import FONT, GREY, QUIET, ROLE, alt
+from ..style import FONT, GREY, QUIET, ROLE, alt
 
 # A mark tells the three apart without colour.
 MARKS = {"native": ("●", ROLE["optimizer"]), "virtual": ("◐", ROLE["backward"]), "not here": ("○", GREY)}

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..ground.errors import DeviceError
+from ..errors import DeviceError
 from . import probe
 from .limits import ROOT, available_memory, usable_cores, usable_memory
 from .machine import Machine

@@ -1,7 +1,7 @@
 """Pictures for notebooks: they follow the page's theme, carry a text for screen readers and need no kernel to stay.
 
 Start with `picture.py`. `gantt.py` draws timelines, `player.py` and `explorer.py` are alive in the page (their .js lies
-beside them), `curves.py` is what live plots are made of. Data finds its picture here by `ground/drawing.py`.
+beside them), `curves.py` is what live plots (`live.py`) are made of; `board.py` shows what was measured.
 """
 
 from .collective import collective

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..ground import style
+from .. import style
 
 Series = tuple[Sequence[float], Sequence[float]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ground import style
+from .. import style
 from ..theory.collectives import Frame, Send, sent, steps
 from .picture import Picture
 from .player import player

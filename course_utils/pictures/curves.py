@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 
-from ..ground import style
+from .. import style
 from .axes import Panel, Series, spread, text_of, tick_texts, x_span
 from .picture import Picture
 from .png import FONTS, blank, gridlines, to_png

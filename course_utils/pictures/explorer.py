@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 
-from ..ground import style
+from .. import style
 from ..theory.schedules import SCHEDULES, Schedule, bubble, idle, make
 from .picture import Picture
 from .pipeline_chart import SHADES

@@ -6,8 +6,8 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..ground import drawing, style
-from ..ground.timeline import Span, Timeline
+from .. import drawing, style
+from ..timeline import Span, Timeline
 from .axes import tick_texts, ticks
 from .picture import Picture
 from .png import FONTS, blank, gridlines, to_png

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..ground import style
-from ..ground.errors import CourseError
-from ..ground.timeline import Timeline
+from .. import style
+from ..errors import CourseError
+from ..timeline import Timeline
 from .axes import tick_texts, ticks
 from .picture import Picture
 from .png import FONTS, blank, gridlines, to_png

@@ -6,8 +6,8 @@ import html
 import json
 from collections.abc import Iterable, Sequence
 
-from ..ground import style
-from ..ground.errors import CourseError
+from .. import style
+from ..errors import CourseError
 from .picture import Picture, as_html
 from .scripts import script
 

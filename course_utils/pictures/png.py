@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from ..ground import style
+from .. import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

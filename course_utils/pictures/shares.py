@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Collection, Mapping, Sequence
 
-from ..ground import style
-from ..ground.errors import CourseError
+from .. import style
+from ..errors import CourseError
 from .picture import Picture
 
 SIDE, GAP = 13, 2  # px of a square, and between two

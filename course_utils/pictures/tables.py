@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..ground import drawing, style
+from .. import drawing, style
 from ..theory.estimate import Cost
 from ..theory.sizes import duration, size
 from .axes import text_of

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from ..ground.errors import LaunchError
+from ..errors import LaunchError
 from ..machine.limits import available_memory
 from . import session
 

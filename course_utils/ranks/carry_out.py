@@ -7,8 +7,8 @@ import linecache
 import time
 from functools import partial
 
-from ..ground.errors import RankError, in_words
-from ..live.plot import LivePlot
+from ..errors import RankError, in_words
+from ..pictures.live import LivePlot
 from . import failures
 from .heard import Heard
 from .noted import note

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from ..ground.cells import Frame, cell_name, own_frames, place
+from ..cells import Frame, cell_name, own_frames, place
 
 WORDS = {
     "SIGKILL": "was killed (SIGKILL)",
@@ -52,7 +52,7 @@ def doing(frames: list[Frame]) -> str:
     calls = [function for file, _, function in inner if "/torch_xla/" in file and not function.startswith(("_", "<"))]
     if calls:
         return f"waits in {calls[-1]}"
-    if any(file.endswith("/cores/replicas.py") for file, _, _ in inner):
+    if any(file.endswith("/xla/replicas.py") for file, _, _ in inner):
         return "waits for the value of a tensor"
     if any(function == "_engine_run_backward" for _, _, function in inner):
         return "waits in backward (DDP's all-reduce runs there)"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..ground.timeline import Span, Timeline
+from ..timeline import Span, Timeline
 from . import failures
 from .processes import Ranks
 from .run import Run

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..live.plot import LivePlot
+from ..pictures.live import LivePlot
 from .arguments import check_call, check_ranks, folder, name_of
 from .carry_out import carry_out, cells
 from .payload import packed

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..live import kept
-from ..live.plot import LivePlot
+from ..pictures import kept
 from ..pictures.gantt import finding
+from ..pictures.live import LivePlot
 from .run import Run
 from .traffic import Traffic
 

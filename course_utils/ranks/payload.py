@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..ground.errors import LaunchError
+from ..errors import LaunchError
 
 if TYPE_CHECKING:
     from torch import Tensor

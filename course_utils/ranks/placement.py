@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..ground.errors import DeviceError, LaunchError
+from ..errors import DeviceError, LaunchError
 from ..machine.devices import ranks_accelerator
 from ..machine.limits import usable_cores
 

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 
 import psutil
 
-from ..ground.errors import LaunchError
+from ..errors import LaunchError
 from . import failures
 from . import rank as inside
 from .server import fork, warm_up

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..ground.timeline import Timeline
+from ..timeline import Timeline
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """A rank's line to the notebook: what it is sent, and `report()`, by which it sends metrics while it runs.
 
 Outside a rank `report` does nothing, so that the same function runs unchanged under `torchrun`. A virtual core of a
-TPU is a thread (`cores/core.py`), so the line is found by thread first, then by process.
+TPU is a thread (`xla/core.py`), so the line is found by thread first, then by process.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..ground.errors import MetricError
-from ..ground.number import number
+from ..errors import MetricError
+from ..number import number
 
 SEND_EVERY = 0.1  # seconds; metrics travel in batches, so that a report costs a step microseconds
 

@@ -10,7 +10,7 @@ import difflib
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 
 Held = tuple[tuple[frozenset[int], ...], ...]
 

@@ -26,7 +26,7 @@ from dataclasses import replace
 from itertools import product
 from math import gcd
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 from .estimate import Cost, bubble, changed, estimate, largest, mfu, ring, states
 from .sizes import FLOAT32, MIXED, MOST_DEVICES, Cluster, Model, Plan, Precision, duration, size
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from ..ground import drawing
-from ..ground.errors import CourseError
+from .. import drawing
+from ..errors import CourseError
 from .sizes import MIXED, Cluster, Model, Plan, Precision, duration, size
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "gathered")

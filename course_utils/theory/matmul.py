@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 
 Matrix = tuple[tuple[int | None, ...], ...]  # None: this rank does not hold the number
 

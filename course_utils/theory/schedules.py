@@ -14,8 +14,8 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..ground.errors import CourseError
-from ..ground.timeline import Timeline
+from ..errors import CourseError
+from ..timeline import Timeline
 from .messages import Instruction, with_messages
 from .simulate import simulate
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..ground.errors import CourseError
-from ..ground.timeline import Span, Timeline
+from ..errors import CourseError
+from ..timeline import Span, Timeline
 
 NEEDS = {"forward": "activations", "backward": "gradients", "backward-input": "gradients"}
 

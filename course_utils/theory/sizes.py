@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 
 MOST_DEVICES = 16_384
 

@@ -23,7 +23,7 @@ from course_utils.machine import card
 from course_utils.pictures.scripts import HERE
 from course_utils.theory import schedules
 from course_utils.theory.cost import Cluster
-from tests.ground.test_style import contrast
+from tests.test_style import contrast
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -119,8 +119,9 @@ def test_nothing_is_faster_than_its_pace(kind, chunks):
     pace = 0.06 / chunks, 0.12 / chunks
     step = last_step(launch(at_a_pace, schedule, x, y, pace, ranks=4, device="cpu", time_limit=60))
     foretold = schedule.simulate(forward=0.06, backward=0.12)
-    measured = {(span.rank, span.name): span.seconds for span in step.spans if span.role in ("forward", "backward")}
-    assert measured.keys() == {(span.rank, span.name) for span in foretold.spans if span.role in ("forward", "backward")}
+    work = ("forward", "backward")
+    measured = {(span.rank, span.name): span.seconds for span in step.spans if span.role in work}
+    assert measured.keys() == {(span.rank, span.name) for span in foretold.spans if span.role in work}
     for span in foretold.spans:
         assert measured.get((span.rank, span.name), span.seconds) > 0.99 * span.seconds
     assert step.seconds > 0.99 * foretold.seconds  # with the bubble: ranks do wait for each other

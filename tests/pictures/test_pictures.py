@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 
 from course_utils import CourseError, Span, Timeline, pictures
-from course_utils.ground.style import ROLE, WIDTH
 from course_utils.pictures.axes import decades, runs, spread, text_of, thin, tick_texts, ticks
 from course_utils.pictures.gantt import bars_of, levels_of
+from course_utils.style import ROLE, WIDTH
 
 NAN, INF = float("nan"), float("inf")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 from ..lessons.shards import Part, finding, picture
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
-from ..ground import style
-from ..pictures.axes import text_of
+from .. import style
+from .axes import text_of
 
 
 @dataclass

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from ..ground.errors import LaunchError
+from ..errors import LaunchError
 from ..machine.limits import ROOT
 
 # Kaggle's images set them for one process, and torch_xla keeps what is set: with a process a chip, the TPU then

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from course_utils import CourseError, MetricError, live
-from course_utils.live.plot import FRAMES, LivePlot
+from course_utils.pictures.live import FRAMES, LivePlot
 
 NAN, INF = float("nan"), float("inf")
 

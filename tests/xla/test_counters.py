@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from course_utils.cores.counters import Counters, counters
+from course_utils.xla.counters import Counters, counters
 
 
 def test_difference_and_line():
@@ -28,13 +28,13 @@ def fresh(code, **environment):
 
 
 def test_zeros_before_torch_xla_is_imported():
-    code = "import sys; from course_utils.cores.counters import *; print(counters(), 'torch_xla' in sys.modules)"
+    code = "import sys; from course_utils.xla.counters import *; print(counters(), 'torch_xla' in sys.modules)"
     assert fresh(code) == ["0 compiles, 0 executions, 0 uploads, 0 downloads False"]
 
 
 LOOK = """
 import torch, torch_xla
-from course_utils.cores.counters import Counters, counters
+from course_utils.xla.counters import Counters, counters
 
 assert counters() == Counters()
 print(torch_xla._XLAC._xla_runtime_is_initialized())
@@ -48,7 +48,7 @@ def test_looking_starts_nothing():
 
 STEPS = """
 import torch, torch_xla
-from course_utils.cores.counters import counters
+from course_utils.xla.counters import counters
 
 device = torch_xla.device()
 torch.ones(1).to(device) * 2  # the scalar is a tensor that is copied once
@@ -80,7 +80,7 @@ def test_counts_of_one_device():
 SPMD = """
 import numpy, torch, torch_xla
 import torch_xla.distributed.spmd as xs, torch_xla.runtime as xr
-from course_utils.cores.counters import counters
+from course_utils.xla.counters import counters
 
 xr.use_spmd()
 x = torch.ones(8, 4).to(torch_xla.device())

@@ -7,8 +7,8 @@ import types
 import pytest
 
 from course_utils import CourseError, LivePlot, launch, my_board, report
-from course_utils.live import kept
-from course_utils.live.screen import Screen
+from course_utils.pictures import kept
+from course_utils.pictures.screen import Screen
 from tests.kernel import Kernel
 
 CURVE = {"loss": ([0, 1, 2], [3.0, 2.0, 1.5])}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..ground.errors import CourseError
+from ..errors import CourseError
 
 PAUSE = 0.1  # seconds between two readings
 SHARE = 0.05  # of the time that reading may take, where there are many files or a slow disk

@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..ground import style
-from ..ground.errors import CourseError
-from ..pictures.axes import text_of
-from ..pictures.picture import Picture
+from .. import style
+from ..errors import CourseError
 from ..theory.sizes import duration, size
 from . import kept
+from .axes import text_of
+from .picture import Picture
 
 WIDE, HIGH = 120, 30  # of a small curve, px
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ground.errors import MetricError
-from ..ground.number import number
+from ..errors import MetricError
+from ..number import number
 
 SHORTEST = 0.25  # seconds between two frames, and between two measurements of a rate
 RATE = "steps/s"

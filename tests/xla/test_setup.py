@@ -17,7 +17,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
             raise PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr(sys.modules["course_utils.cores.launch"], "version", version)
+    monkeypatch.setattr(sys.modules["course_utils.xla.launch"], "version", version)
 
 
 @pytest.mark.parametrize("call", [xla.setup, lambda: xla.launch(print)])
@@ -38,7 +38,7 @@ def test_versions_that_are_no_pair(call, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_pair(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.setenv("PJRT_DEVICE", "TPU")  # which setup leaves alone
-    monkeypatch.setattr("course_utils.cores.tpu.cores", lambda: 8)
+    monkeypatch.setattr("course_utils.xla.tpu.cores", lambda: 8)
     installed(monkeypatch, torch="2.9.1+cu128", torch_xla="2.9.0")
     xla.setup()
     assert "torch_xla 2.9.0, torch 2.9.1+cu128: the TPU, 8 cores." in capsys.readouterr().out

@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from ..ground.errors import CourseError, MetricError
-from ..ground.number import number
-from ..pictures import curves
-from ..pictures.axes import text_of
-from ..pictures.png import png_width
-from . import kept
+from ..errors import CourseError, MetricError
+from ..number import number
+from . import curves, kept
+from .axes import text_of
 from .files import Files, Until, ended
+from .png import png_width
 from .progress import Progress
 from .screen import Screen
 from .values import RATE, SHORTEST, Values

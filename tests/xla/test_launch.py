@@ -17,7 +17,7 @@ import torch
 
 from course_utils import CourseError, LaunchError, LivePlot, RankError, pick, report, xla
 
-LAUNCH = sys.modules["course_utils.cores.launch"]  # the module; the room hands out its function of the same name
+LAUNCH = sys.modules["course_utils.xla.launch"]  # the module; the room hands out its function of the same name
 
 
 @pytest.fixture(autouse=True)
@@ -302,7 +302,7 @@ def test_cores_cannot_start_cores() -> None:
 
 def test_a_wrong_count_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
-    monkeypatch.setattr("course_utils.cores.tpu.cores", lambda: 8)
+    monkeypatch.setattr("course_utils.xla.tpu.cores", lambda: 8)
     with pytest.raises(LaunchError, match="cores=3: this TPU has 8"):
         xla.launch(ordinals, cores=3)
 
@@ -311,7 +311,7 @@ def test_a_tpu_that_the_kernel_already_uses(monkeypatch: pytest.MonkeyPatch) -> 
     import torch_xla
 
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
-    monkeypatch.setattr("course_utils.cores.tpu.cores", lambda: 8)
+    monkeypatch.setattr("course_utils.xla.tpu.cores", lambda: 8)
     monkeypatch.setattr(torch_xla._XLAC, "_xla_runtime_is_initialized", lambda: True)
     with pytest.raises(LaunchError, match="restart the kernel"):
         xla.launch(ordinals)
@@ -349,7 +349,7 @@ def test_a_backward_on_the_cpu_comes_first() -> None:
 CHIPS = """
 import multiprocessing as mp, os
 from course_utils import xla
-from course_utils.cores import core
+from course_utils.xla import core
 from course_utils.ranks import session
 from course_utils.ranks.payload import packed
 def work():

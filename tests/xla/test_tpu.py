@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from course_utils import CourseError, LaunchError, xla
-from course_utils.cores import tpu
+from course_utils.xla import tpu
 
-LAUNCH = sys.modules["course_utils.cores.launch"]  # the module; the room hands out its function of the same name
+LAUNCH = sys.modules["course_utils.xla.launch"]  # the module; the room hands out its function of the same name
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_kaggles_settings_are_forgotten(slice_of, monkeypatch: pytest.MonkeyPatc
 
 PRESET = """
 import multiprocessing as mp, os, sys
-from course_utils.cores import core
+from course_utils.xla import core
 from course_utils.ranks import session
 os.environ["TPU_PROCESS_ADDRESSES"] = "local"  # the server's own, from before
 task = session.Task(b"", {}, {"PJRT_DEVICE": "TPU", "CLOUD_TPU_TASK_ID": "0"} | dict(PATH=os.environ["PATH"]), ".",

@@ -17,10 +17,10 @@ from typing import Any
 
 import psutil
 
-from ..ground.errors import CourseError, LaunchError
-from ..live.plot import LivePlot
+from ..errors import CourseError, LaunchError
 from ..machine.limits import ROOT, usable_cores
 from ..machine.probe import tpu_chips
+from ..pictures.live import LivePlot
 from ..ranks.arguments import check_call, folder, name_of
 from ..ranks.carry_out import carry_out, cells
 from ..ranks.payload import packed
