@@ -1,6 +1,7 @@
-"""One palette by role and by rank, for light and dark pages: every colour keeps 3:1 or more on white and on #111.
+"""How things look and read: colours by role and by rank, numbers with their units.
 
-Text follows the page's own colour, except in a PNG, and never takes a series' colour: that takes a mark beside it.
+One palette for light and dark pages: every colour keeps 3:1 or more on white and on #111. Text follows the page's own
+colour, except in a PNG, and never takes a series' colour: that takes a mark beside it.
 """
 
 from __future__ import annotations
@@ -78,3 +79,25 @@ def label(key: int | str, unit: str = "rank") -> str:
 def alt(text: str) -> str:
     """SVG and HTML attributes that make an element one picture with this text for screen readers."""
     return f'role="img" aria-label="{html.escape(text, quote=True)}"'
+
+
+def duration(seconds: float, digits: int = 3) -> str:
+    """Seconds as one reads them: 0.0124 -> "12.4 ms", 45 -> "45 s", 750 -> "12.5 min"."""
+    if seconds < 1:
+        return f"{_rounded(1000 * seconds, digits)} ms"
+    if seconds < 90:
+        return f"{_rounded(seconds, digits)} s"
+    return f"{_rounded(seconds / 60, digits)} min" if seconds < 5400 else f"{_rounded(seconds / 3600, digits)} h"
+
+
+def size(count: float) -> str:
+    """Bytes as one reads them, in decimal units as papers do: 31_400_000_000 -> "31.4 GB"."""
+    for unit, worth in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= 0.9995 * worth:
+            return f"{_rounded(count / worth, 3)} {unit}"
+    return f"{count:.0f} B"
+
+
+def _rounded(value: float, digits: int) -> str:
+    """So many digits that count, and never fewer than the whole number has."""
+    return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:,.0f}"

@@ -65,3 +65,12 @@ def test_role_of_a_span_by_its_name(name, role):
 
 def test_alt_text_cannot_leave_its_attribute():
     assert style.alt('a "b" <c>') == 'role="img" aria-label="a &quot;b&quot; &lt;c&gt;"'
+
+
+def test_durations_and_sizes_as_one_reads_them():
+    said = {0.0124: "12.4 ms", 0.9999: "1,000 ms", 3.24: "3.24 s", 89.9: "89.9 s", 750: "12.5 min", 5400: "1.5 h",
+            3.6e6: "1,000 h"}
+    assert {seconds: style.duration(seconds) for seconds in said} == said
+    assert [style.duration(seconds, 2) for seconds in (0.456, 3.24, 45.3, 749)] == ["456 ms", "3.2 s", "45 s", "12 min"]
+    said = {0: "0 B", 999: "999 B", 999.6: "1 kB", 31_400_000_000: "31.4 GB", 999.7e9: "1 TB", 2_048e12: "2,048 TB"}
+    assert {count: style.size(count) for count in said} == said

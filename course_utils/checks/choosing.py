@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from ..machine.devices import pick
 from ..ranks.launch import launch
+from ..style import size
 from ..theory import cost
-from ..theory.cost import Cluster, Model, Plan, size
+from ..theory.cost import Cluster, Model, Plan
 from .exercise import exercise, expect, wrong
 
 SECONDS = 30.0

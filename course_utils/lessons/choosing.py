@@ -9,7 +9,6 @@ from .. import style
 from ..pictures import Picture
 from ..pictures.png import blank, to_png
 from ..theory.cost import Cluster, Cost, Model, Plan, plans
-from ..theory.sizes import duration
 
 SIZES = {"1.7 B": (24, 2304, 24), "7.5 B": (32, 4096, 36), "18 B": (48, 6144, 40), "39 B": (64, 8192, 48),
          "76 B": (80, 10240, 60), "146 B": (96, 12288, 80), "310 B": (128, 16384, 96), "1 T": (160, 25600, 128)}
@@ -56,7 +55,7 @@ def _said(found: Cost | None) -> str:
     if found is None:
         return "nothing fits"
     plan = found.plan
-    return f"dp {plan.dp}, tp {plan.tp}, pp {plan.pp}, ZeRO {plan.zero} in {duration(found.step)}"
+    return f"dp {plan.dp}, tp {plan.tp}, pp {plan.pp}, ZeRO {plan.zero} in {style.duration(found.step)}"
 
 
 def _png(names: list[str], devices: Sequence[int], grid: list[list[Cost | None]], title: str) -> bytes:
@@ -76,7 +75,7 @@ def _png(names: list[str], devices: Sequence[int], grid: list[list[Cost | None]]
                 continue
             plan = found.plan  # dark text on a tint: the same on a light and a dark page
             ax.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=tints[family(plan)]))
-            more = f"Z{plan.zero}{' R' if plan.recompute else ''} · {duration(found.step)}"
+            more = f"Z{plan.zero}{' R' if plan.recompute else ''} · {style.duration(found.step)}"
             ax.text(s=f"{plan.dp}{TIMES}{plan.tp}{TIMES}{plan.pp}\n{more}", color="black", fontsize=7.6, **middle)
     ax.set_xticks([i + 0.5 for i in range(len(devices))], [f"{count:,}" for count in devices])
     ax.set_yticks([i + 0.5 for i in range(len(names))], names)

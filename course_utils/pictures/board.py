@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .. import style
 from ..errors import CourseError
-from ..theory.sizes import duration, size
+from ..style import duration, size
 from . import kept
 from .axes import text_of
 from .picture import Picture

@@ -6,8 +6,8 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 
 from .. import drawing, style
+from ..style import duration, size
 from ..theory.estimate import Cost
-from ..theory.sizes import duration, size
 from .axes import text_of
 from .picture import Picture
 

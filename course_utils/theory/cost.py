@@ -27,8 +27,9 @@ from itertools import product
 from math import gcd
 
 from ..errors import CourseError
+from ..style import duration, size
 from .estimate import Cost, bubble, changed, estimate, largest, mfu, ring, states
-from .sizes import FLOAT32, MIXED, MOST_DEVICES, Cluster, Model, Plan, Precision, duration, size
+from .sizes import FLOAT32, MIXED, MOST_DEVICES, Cluster, Model, Plan, Precision
 
 __all__ = ["FLOAT32", "MIXED", "Cluster", "Cost", "DoesNotFit", "Model", "Plan", "Precision", "best", "bubble",
            "estimate", "largest", "mfu", "nearest", "plans", "ring", "size", "states"]

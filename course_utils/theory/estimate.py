@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, fields
 
 from .. import drawing
 from ..errors import CourseError
-from .sizes import MIXED, Cluster, Model, Plan, Precision, duration, size
+from ..style import duration, size
+from .sizes import MIXED, Cluster, Model, Plan, Precision
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "gathered")
 

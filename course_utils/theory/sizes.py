@@ -191,23 +191,8 @@ class Plan:
         return ", ".join([first, *more])
 
 
-def size(count: float) -> str:
-    """Bytes in words, with decimal units as in the papers: 31_400_000_000 -> "31.4 GB"."""
-    for unit, worth in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= 0.9995 * worth:
-            return f"{count / worth:.3g} {unit}" if count < 999.5 * worth else f"{count / worth:,.0f} {unit}"
-    return f"{count:.0f} B"
-
-
 def _whole(owner: object, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise CourseError(f"{type(owner).__name__}({name}={value!r}): {name} is a whole number from 1.")
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words: 0.0124 -> "12.4 ms"."""
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:,.0f} s"
