@@ -7,7 +7,7 @@ what it is for, and a module imports only from those below it.
 
 from . import checks as check
 from . import pictures, style, xla
-from .errors import CourseError, DeviceError, LaunchError, MetricError, RankError
+from .errors import CourseError, DeviceError, RankError
 from .export import export
 from .lessons.knobs import knobs
 from .machine import Device, Machine, discover, pick
@@ -22,10 +22,8 @@ __all__ = [
     "CourseError",
     "Device",
     "DeviceError",
-    "LaunchError",
     "LivePlot",
     "Machine",
-    "MetricError",
     "RankError",
     "Run",
     "Span",

@@ -1,21 +1,17 @@
-"""The errors a learner can meet, all of them in words: what was asked, what was found, what to do next."""
+"""The errors a learner can meet, shown with the cell and the line where they came up, and without our own frames."""
 
 from __future__ import annotations
 
+import linecache
+import sys
+import sysconfig
 import traceback
+from pathlib import Path
 from typing import Any
 
-from .cells import cell_name, place
-
-
-def in_words(error: BaseException, message: object) -> list[str]:
-    """What a notebook shows of an error: its kind and message, and the cell's line, without our frames."""
-    lines = [f"{type(error).__name__}: {message}"]
-    frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
-    cells = [frame for frame in frames if cell_name(frame[0])]
-    if cells and "  Cell" not in lines[0]:
-        lines.append(place(cells[-1]))
-    return lines
+Frame = tuple[str, int, str]  # file, line, function
+PACKAGE = str(Path(__file__).parent)
+NOT_THEIRS = ("<", PACKAGE, sysconfig.get_paths()["stdlib"])
 
 
 class CourseError(Exception):
@@ -28,14 +24,6 @@ class CourseError(Exception):
 
 class DeviceError(CourseError):
     """A device was asked for that this machine does not have."""
-
-
-class LaunchError(CourseError):
-    """`launch` was called with something it cannot run; nothing was started."""
-
-
-class MetricError(CourseError):
-    """`report` or a live plot was given something that is not a number."""
 
 
 class RankError(CourseError):
@@ -55,3 +43,37 @@ class RankError(CourseError):
         super().__init__("\n".join(filter(None, [message, advice])))
         self.said = message
         self.rank, self.cause, self.traceback, self.run = rank, cause, traceback, run
+
+
+def in_words(error: BaseException, message: object) -> list[str]:
+    """What a notebook shows of an error: its kind and message, and the cell's line, without our frames."""
+    lines = [f"{type(error).__name__}: {message}"]
+    frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+    cells = [frame for frame in frames if cell_name(frame[0])]
+    if cells and "  Cell" not in lines[0]:
+        lines.append(place(cells[-1]))
+    return lines
+
+
+def cell_name(file: str) -> str | None:
+    """`Cell In[7]` for the file name under which IPython compiled a cell; None for any other file."""
+    if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
+        count = getattr(shell.compile, "_filename_map", {}).get(file)
+        if count is not None:
+            return f"Cell In[{count}]"
+    return "Cell" if "/ipykernel_" in file or file.startswith("<ipython-input") else None
+
+
+def place(frame: Frame) -> str:
+    """`Cell In[7], line 4, in train` and the source line under it."""
+    file, line, function = frame
+    where = cell_name(file) or Path(file).name
+    function = "" if function == "<module>" else f", in {function}"
+    source = linecache.getline(file, line).strip()
+    return f"  {where}, line {line}{function}" + (f"\n      {source}" if source else "")
+
+
+def own_frames(frames: list[Frame]) -> list[Frame]:
+    """The frames a learner wrote: those in cells, else those outside of installed packages; outermost first."""
+    cells = [f for f in frames if cell_name(f[0])]
+    return cells or [f for f in frames if "site-packages" not in f[0] and not f[0].startswith(NOT_THEIRS)]

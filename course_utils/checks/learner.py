@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..cells import place
+from ..errors import place
 
 _PATHS = sysconfig.get_paths()
 _CHECKS, _PACKAGE = str(Path(__file__).parent), str(Path(__file__).parent.parent)

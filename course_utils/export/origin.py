@@ -9,7 +9,7 @@ import types
 from importlib.util import find_spec
 from typing import Any
 
-from ..errors import LaunchError
+from ..errors import CourseError
 from ..ranks.payload import packed
 
 COPIED = ("course_utils.lessons.", "course_utils.theory.", "course_utils.export.standins")
@@ -66,6 +66,6 @@ def stateful(value: Any) -> str | None:
                 return f"{name}, with numbers that only this kernel has"
     try:
         packed(type, (value,), {})
-    except LaunchError:
+    except CourseError:
         return f"a {type(value).__name__}, which cannot leave this process"
     return None

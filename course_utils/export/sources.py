@@ -10,7 +10,7 @@ import types
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..cells import cell_name
+from ..errors import cell_name
 from .snippet import Snippet
 
 

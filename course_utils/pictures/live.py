@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from ..errors import CourseError, MetricError
-from ..number import number
+from ..errors import CourseError
 from . import curves, kept
 from .axes import text_of
 from .files import Files, Until, ended
 from .png import png_width
 from .progress import Progress
 from .screen import Screen
-from .values import RATE, SHORTEST, Values
+from .values import RATE, SHORTEST, Values, number
 
 T = TypeVar("T")
 
@@ -77,7 +76,7 @@ class LivePlot:
         Between frames this takes a few microseconds, plus the wait for a tensor that is still being computed.
 
         Raises:
-            MetricError: a value, or the step, is not a number.
+            TypeError, ValueError, RuntimeError: a value is not one number, in the words of Python or torch.
         """
         now = self._clock()
         if not self._open:
@@ -93,10 +92,10 @@ class LivePlot:
         rank, at, step = values.pop("rank", 0), values.pop("time", None), values.pop("step", None)
         for name in list(values):
             try:
-                values[name] = number(name, values[name])
-            except MetricError:
+                values[name] = number(values[name])
+            except (TypeError, ValueError, RuntimeError):
                 del values[name]
-        with contextlib.suppress(MetricError, TypeError, ValueError):
+        with contextlib.suppress(CourseError, TypeError, ValueError):
             self._values.take(step, rank, self._clock() if at is None else at, values)
             self._dirty = True
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import MetricError
-from ..number import number
+from ..errors import CourseError
 
 SHORTEST = 0.25  # seconds between two frames, and between two measurements of a rate
 RATE = "steps/s"
+
+
+def number(value: Any) -> float:
+    """A number of Python, NumPy or torch as a float; what is none, or several, raises in their own words."""
+    return float(value.item() if hasattr(value, "item") else value)  # float(tensor) warns of its gradient
 
 
 class Values:
@@ -21,18 +25,18 @@ class Values:
         self._latest: dict[int, float] = {}  # rank -> time of its last values, on its own clock
 
     def take(self, step: float | None, rank: int, now: float, values: dict[str, Any]) -> None:
-        """Add these values of `rank`, all of them or, with a `MetricError`, none."""
+        """Add these values of `rank`, all of them or, with an error, none."""
         if step is None:
             step = self._counts.get(rank, 0)
         elif type(step) is not int:
-            step = number("step", step)
+            step = number(step)
             if step - step != 0:
-                raise MetricError(f"step is {step}; the x axis needs a finite number, for example the loop's counter.")
+                raise CourseError(f"step is {step}; the x axis needs a finite number, for example the loop's counter.")
         if rank not in self._counts and not (isinstance(rank, int) and rank >= 0):
-            raise MetricError(f"rank is {rank!r} ({type(rank).__name__}); ranks are whole numbers from 0.")
+            raise CourseError(f"rank is {rank!r} ({type(rank).__name__}); ranks are whole numbers from 0.")
         for name, value in values.items():
             if type(value) is not float:
-                values[name] = number(name, value)
+                values[name] = number(value)
         for name, value in values.items():
             xs, ys = self._series(name, rank)
             xs.append(step)

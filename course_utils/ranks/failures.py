@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from ..cells import Frame, cell_name, own_frames, place
+from ..errors import Frame, cell_name, own_frames, place
 
 WORDS = {
     "SIGKILL": "was killed (SIGKILL)",

@@ -56,7 +56,7 @@ def launch(
         A `Run`: results, metrics, output and timeline.
 
     Raises:
-        LaunchError, DeviceError: nothing was started; the message says what to change.
+        CourseError: nothing was started; the message says what to change.
         RankError: a rank raised, died or never finished; all others were ended.
     """
     check_call(function, live=live, time_limit=time_limit)

@@ -9,14 +9,14 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LaunchError
+from ..errors import CourseError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def packed(function: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
-    """`(function, args, kwargs)` as bytes, by value; a `LaunchError` that names the part that cannot travel."""
+    """`(function, args, kwargs)` as bytes, by value; a `CourseError` that names the part that cannot travel."""
     try:
         return dumps((function, args, kwargs))
     except Exception as error:
@@ -24,7 +24,7 @@ def packed(function: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
         parts += [(f"argument {name}", value) for name, value in kwargs.items()]
         parts += [(f"{name}, which the function uses,", value) for name, value in _used(function)]
         culprit = next((f"{name} ({type(value).__name__})" for name, value in parts if not _travels(value)), "it")
-        raise LaunchError(
+        raise CourseError(
             f"the function cannot be sent to the ranks: {culprit} cannot be pickled ({error}). "
             "Create it inside the function, or pass what it is made from."
         ) from None

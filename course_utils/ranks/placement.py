@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import DeviceError, LaunchError
+from ..errors import CourseError, DeviceError
 from ..machine.devices import ranks_accelerator
 from ..machine.limits import usable_cores
 
@@ -31,7 +31,7 @@ def place(ranks: int | None, device: str | torch.device | None, backend: str | N
     """The accelerators where each rank gets its own, else the CPU; over the device's own backend.
 
     Raises:
-        LaunchError, DeviceError: the device or the backend asked for cannot be had; the message says what can.
+        CourseError: the device or the backend asked for cannot be had; the message says what can.
     """
     import torch.distributed as dist
 
@@ -66,12 +66,12 @@ def _check_shared(device: str, ranks: int, count: int, backend: str | None) -> N
     """Several ranks on one accelerator: only gloo has them, and only where it can read the device's memory."""
     here = f"here {ranks} ranks would share {count} {device.upper()} device{'s' * (count > 1)}"
     if device not in _devices_of("gloo"):
-        raise LaunchError(
+        raise CourseError(
             f'device="{device}": {here}, and only gloo lets ranks share one, which moves tensors of '
             f"{' and '.join(_devices_of('gloo'))}. Use ranks={count}, or leave device out for ranks on the CPU."
         )
     if backend not in (None, "gloo"):
-        raise LaunchError(
+        raise CourseError(
             f'backend="{backend}" needs one {device.upper()} device a rank, and {here}. '
             f'Use ranks={count}, or backend="gloo".'
         )
@@ -87,11 +87,11 @@ def _check_backend(backend: object, device: str) -> None:
     except (AttributeError, ValueError):  # no text, or "device:backend" gone wrong
         there = False
     if not there:
-        raise LaunchError(f"backend={backend!r} is not in this torch; it has {', '.join(known)}")
+        raise CourseError(f"backend={backend!r} is not in this torch; it has {', '.join(known)}")
     devices = _devices_of(backend)
     if device not in devices:
         instead = dist.get_default_backend_for_device(device)
-        raise LaunchError(
+        raise CourseError(
             f'backend="{backend}" moves tensors of {" and ".join(devices)}, and these ranks are on {device}: '
             f'use backend="{instead}"'
         )

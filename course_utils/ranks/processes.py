@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 
 import psutil
 
-from ..errors import LaunchError
+from ..errors import CourseError
 from . import failures
 from . import rank as inside
 from .server import fork, warm_up
@@ -74,7 +74,7 @@ class Ranks:
         thread.start()
         thread.join()
         if failed:
-            raise LaunchError(
+            raise CourseError(
                 f"no rank could be forked ({type(failed[0]).__name__}: {failed[0]}): the server that ranks are "
                 "forked from ended, perhaps while importing torch; `python -m course_utils.ranks.preload` in a "
                 "terminal shows why"

@@ -18,7 +18,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from ..cells import PACKAGE, Frame
+from ..errors import PACKAGE, Frame
 from .payload import dumps
 from .session import Session, Task, begin, watch
 from .spans import SpanClock, recorder

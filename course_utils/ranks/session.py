@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..errors import MetricError
-from ..number import number
+from ..errors import CourseError
+from ..pictures.values import number
 
 SEND_EVERY = 0.1  # seconds; metrics travel in batches, so that a report costs a step microseconds
 
@@ -85,12 +85,13 @@ def report(step: int | None = None, **values: float) -> None:
         values: numbers or 0-d tensors by name; `rank` and `time` are added by themselves.
 
     Raises:
-        MetricError: a value is not one number; the traceback shows the line that reported it.
+        TypeError, ValueError, RuntimeError: a value is not one number, in the words of Python or torch.
+        CourseError: the name `rank` or `time`, which are filled in.
     """
-    record: dict[str, float] = {name: number(name, value) for name, value in values.items()}
+    record: dict[str, float] = {name: number(value) for name, value in values.items()}
     if taken := {"rank", "time"} & values.keys():
-        raise MetricError(f"report({sorted(taken)[0]}=…): that name is filled in by itself; choose another one")
-    step = None if step is None else int(number("step", step))
+        raise CourseError(f"report({sorted(taken)[0]}=…): that name is filled in by itself; choose another one")
+    step = None if step is None else int(number(step))
     if (session := current()) is None:
         return
     head = {

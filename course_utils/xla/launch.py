@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from ..errors import CourseError, LaunchError
+from ..errors import CourseError
 from ..machine.limits import ROOT, usable_cores
 from ..machine.probe import tpu_chips
 from ..pictures.live import LivePlot
@@ -101,12 +101,12 @@ def launch(
 
     Raises:
         CourseError: torch_xla is missing, or does not fit torch.
-        LaunchError: nothing was started; the message says what to change.
+        CourseError: nothing was started; the message says what to change.
         RankError: a core raised, died or never finished; all others were ended.
     """
     check_call(function, live=live, time_limit=time_limit)
     if "ranks" in kwargs and "ranks" not in inspect.signature(function).parameters:
-        raise LaunchError(f"ranks={kwargs['ranks']!r}: xla.launch runs cores; write cores={kwargs['ranks']!r}")
+        raise CourseError(f"ranks={kwargs['ranks']!r}: xla.launch runs cores; write cores={kwargs['ranks']!r}")
     _versions()
     device = _choose_device()
     count = _check_cores(cores, device)
@@ -196,19 +196,19 @@ def _choose_device() -> str:
 
 def _check_cores(cores: object, device: str) -> int:
     if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int)):
-        raise LaunchError(f"cores={cores!r} ({type(cores).__name__}): give a whole number, for example cores=8")
+        raise CourseError(f"cores={cores!r} ({type(cores).__name__}): give a whole number, for example cores=8")
     if device == "CPU":
         if cores is not None and not 1 <= cores <= MOST_CORES:
-            raise LaunchError(f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores")
+            raise CourseError(f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores")
         return VIRTUAL_CORES if cores is None else cores
     there = tpu.cores()
     if cores not in (None, there):
-        raise LaunchError(
+        raise CourseError(
             f"cores={cores}: this TPU has {there}, and torch_xla starts them all: leave cores out. For virtual cores "
             'restart the kernel and call xla.setup(device="CPU").'
         )
     if (module := sys.modules.get("torch_xla")) is not None and module._XLAC._xla_runtime_is_initialized():
-        raise LaunchError(
+        raise CourseError(
             "this kernel already uses the TPU (a tensor was made on it, or its devices were listed), and the cores run "
             "in processes of their own: restart the kernel and call xla.launch first."
         )

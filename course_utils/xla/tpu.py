@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from ..errors import LaunchError
+from ..errors import CourseError
 from ..machine.limits import ROOT
 
 # Kaggle's images set them for one process, and torch_xla keeps what is set: with a process a chip, the TPU then
@@ -32,7 +32,7 @@ def cores() -> int:
     """How many devices this host's TPU has; asks without taking it.
 
     Raises:
-        LaunchError: the slice has several hosts, or other processes hold the chips.
+        CourseError: the slice has several hosts, or other processes hold the chips.
     """
     from torch_xla._internal import tpu
 
@@ -41,7 +41,7 @@ def cores() -> int:
     except OSError:  # no metadata server to ask, as on Colab
         hosts = 1
     if hosts > 1:
-        raise LaunchError(
+        raise CourseError(
             f"this TPU slice has {hosts} hosts, and a notebook reaches one: its cores would wait for the others "
             "for ever. Run a script on every host instead (notebook 16, Leaving the notebook), or take a slice with "
             "one host."
@@ -50,7 +50,7 @@ def cores() -> int:
     while (pids := holders()) and time.monotonic() < deadline:
         time.sleep(0.1)
     if pids:
-        raise LaunchError(
+        raise CourseError(
             f"the TPU is held by process {', '.join(map(str, pids))}, most likely the kernel of another notebook, and "
             "only one can have it: shut that kernel down (JupyterLab: Running Terminals and Kernels), then run again."
         )

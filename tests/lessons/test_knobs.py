@@ -188,9 +188,9 @@ def fails(how):
 knobs(fails, how=["not", "words", 0])""")
     cell.choose(how=1)
     cell.press("Run")
-    cell.says("Ended by LaunchError")
+    cell.says("Ended by CourseError")
     assert cell.texts[0] == "'not'"
-    assert cell.texts[1].startswith("LaunchError: ranks=-1")
+    assert cell.texts[1].startswith("CourseError: ranks=-1")
     assert "site-packages" not in cell.texts[1]
     cell.choose(how=2)
     cell.press("Run")

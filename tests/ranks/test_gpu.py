@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils import LaunchError, discover, launch, pick, span
+from course_utils import CourseError, discover, launch, pick, span
 
 one = pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs a CUDA GPU; this machine has none")
 two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs or more")
@@ -48,7 +48,7 @@ def test_more_ranks_than_gpus_go_to_the_cpu_and_the_card_says_it():
 @pytest.mark.gpu
 @one
 def test_nccl_with_a_shared_gpu_is_refused_in_words():
-    with pytest.raises(LaunchError, match="needs one CUDA device a rank"):
+    with pytest.raises(CourseError, match="needs one CUDA device a rank"):
         launch(all_reduced, ranks=torch.cuda.device_count() + 1, device="cuda", backend="nccl")
 
 

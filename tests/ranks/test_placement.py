@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils import DeviceError, LaunchError, pick
+from course_utils import CourseError, DeviceError, pick
 from course_utils.ranks.placement import place
 
 
@@ -63,10 +63,10 @@ def test_mps_has_no_collectives(have):
 def test_sharing_only_where_gloo_can(have):
     have("cuda", 2, "nccl")
     assert placed(4, "cuda") == (4, "cuda", "gloo")
-    with pytest.raises(LaunchError, match=r'backend="nccl" needs one CUDA device a rank, and here 4 ranks would share'):
+    with pytest.raises(CourseError, match=r'backend="nccl" needs one CUDA device a rank, and here 4 ranks would share'):
         placed(4, "cuda", "nccl")
     have("xpu", 2, "xccl")
-    with pytest.raises(LaunchError, match=r"only gloo lets ranks share one, which moves tensors of cpu and cuda"):
+    with pytest.raises(CourseError, match=r"only gloo lets ranks share one, which moves tensors of cpu and cuda"):
         placed(4, "xpu")
 
 
@@ -78,14 +78,14 @@ def test_any_backend_that_torch_has(have, monkeypatch):
     assert placed(4) == (4, "hpu", "mine")
     assert placed(4, "hpu", "mine") == (4, "hpu", "mine")
     assert placed(2, "cpu", "cpu:gloo") == (2, "cpu", "cpu:gloo")
-    with pytest.raises(LaunchError, match=r'backend="mine" moves tensors of hpu, and these ranks are on cpu: use '):
+    with pytest.raises(CourseError, match=r'backend="mine" moves tensors of hpu, and these ranks are on cpu: use '):
         placed(2, "cpu", "mine")
 
 
 @pytest.mark.parametrize("backend", ["ncll", "", 5, "cpu-gloo", "cpu:nothing"])
 def test_a_backend_that_is_not_there(have, backend):
     have("cuda", 0)
-    with pytest.raises(LaunchError, match=r"is not in this torch; it has gloo"):
+    with pytest.raises(CourseError, match=r"is not in this torch; it has gloo"):
         placed(2, "cpu", backend)
 
 

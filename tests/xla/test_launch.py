@@ -15,7 +15,7 @@ pytest.importorskip("torch_xla")
 
 import torch
 
-from course_utils import CourseError, LaunchError, LivePlot, RankError, pick, report, xla
+from course_utils import CourseError, LivePlot, RankError, pick, report, xla
 
 LAUNCH = sys.modules["course_utils.xla.launch"]  # the module; the room hands out its function of the same name
 
@@ -279,13 +279,13 @@ def test_spmd_errors_name_the_program() -> None:
     ],
 )
 def test_wrong_arguments_start_nothing(options: dict, words: str) -> None:
-    with pytest.raises(LaunchError) as caught:
+    with pytest.raises(CourseError) as caught:
         xla.launch(ordinals, **options)
     assert words in str(caught.value)
 
 
 def test_a_call_is_no_function() -> None:
-    with pytest.raises(LaunchError, match=r"launch\(train, 10\)"):
+    with pytest.raises(CourseError, match=r"launch\(train, 10\)"):
         xla.launch(3)
 
 
@@ -293,7 +293,7 @@ def test_cores_cannot_start_cores() -> None:
     def nested() -> str:
         try:
             xla.launch(ordinals, cores=2)
-        except LaunchError as error:
+        except CourseError as error:
             return str(error)
         return ""
 
@@ -303,7 +303,7 @@ def test_cores_cannot_start_cores() -> None:
 def test_a_wrong_count_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
     monkeypatch.setattr("course_utils.xla.tpu.cores", lambda: 8)
-    with pytest.raises(LaunchError, match="cores=3: this TPU has 8"):
+    with pytest.raises(CourseError, match="cores=3: this TPU has 8"):
         xla.launch(ordinals, cores=3)
 
 
@@ -313,7 +313,7 @@ def test_a_tpu_that_the_kernel_already_uses(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
     monkeypatch.setattr("course_utils.xla.tpu.cores", lambda: 8)
     monkeypatch.setattr(torch_xla._XLAC, "_xla_runtime_is_initialized", lambda: True)
-    with pytest.raises(LaunchError, match="restart the kernel"):
+    with pytest.raises(CourseError, match="restart the kernel"):
         xla.launch(ordinals)
 
 

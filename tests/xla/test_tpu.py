@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_utils import CourseError, LaunchError, xla
+from course_utils import CourseError, xla
 from course_utils.xla import tpu
 
 LAUNCH = sys.modules["course_utils.xla.launch"]  # the module; the room hands out its function of the same name
@@ -53,7 +53,7 @@ def test_there_are_as_many_cores_as_there_are(devices: int, slice_of, capsys: py
 @pytest.mark.parametrize("call", [xla.setup, lambda: xla.launch(print)])
 def test_several_hosts_are_refused_in_words(call, slice_of) -> None:
     slice_of(hosts=4)
-    with pytest.raises(LaunchError, match=r"4 hosts.*for ever.*script on every host"):
+    with pytest.raises(CourseError, match=r"4 hosts.*for ever.*script on every host"):
         call()
 
 
@@ -65,7 +65,7 @@ def test_no_metadata_server(slice_of) -> None:
 @pytest.mark.parametrize("call", [xla.setup, lambda: xla.launch(print)])
 def test_another_kernel_holds_the_tpu(call, slice_of) -> None:
     slice_of(holders=(4711,))
-    with pytest.raises(LaunchError, match=r"held by process 4711.*shut that kernel down"):
+    with pytest.raises(CourseError, match=r"held by process 4711.*shut that kernel down"):
         call()
 
 
