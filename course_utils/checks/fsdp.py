@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from ..lessons import models
-from ..lessons.fsdp import Alive
+from ..lessons.memory import Alive
 from ..machine.devices import pick
 from ..ranks.traffic import Traffic
 from .exercise import exercise, wrong

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ..lessons.meter import Meter
+from ..lessons.memory import Meter
 from .exercise import exercise, expect, wrong
 
 

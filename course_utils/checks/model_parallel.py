@@ -4,14 +4,63 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 
-from ..lessons.model_parallel import stream, there_and_back
+import torch
+import torch.distributed as dist
+
+from ..machine.devices import pick
 from ..ranks.launch import launch
+from ..ranks.spans import span
 from .exercise import exercise, expect, wrong
 
 SECONDS = 30.0
+
+
+def one_at_a_time(forward: Sequence[float], backward: Sequence[float], batches: int) -> None:
+    """One batch after the other, forward through all stages and backward through all; seconds of each by rank.
+
+    Each send meets the receive that its neighbour calls next, so nobody waits in a circle.
+    """
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    dist.barrier()
+    for number in range(batches):
+        batch = torch.tensor(number, device=pick())
+        if rank > 0:
+            _receive(batch, rank - 1)
+        with span("forward"):
+            time.sleep(forward[rank])
+        if rank < last:
+            dist.send(batch, rank + 1)
+            _receive(batch, rank + 1)
+        with span("backward"):
+            time.sleep(backward[rank])
+        if rank > 0:
+            dist.send(batch, rank - 1)
+
+
+def stream(seconds: Sequence[float], batches: int) -> None:
+    """Forward only: rank r takes `seconds[r]` for each batch, hands it on, and takes the next one at once."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    dist.barrier()
+    sent = []
+    for number in range(batches):
+        batch = torch.tensor(number, device=pick())  # a new one each time: what is on its way must not be changed
+        if rank > 0:
+            _receive(batch, rank - 1)
+        with span("forward"):
+            time.sleep(seconds[rank])
+        if rank < last:
+            sent.append((dist.isend(batch, rank + 1), batch))
+    for message, _ in sent:
+        message.wait()
+
+
+def _receive(message: torch.Tensor, source: int) -> None:
+    dist.recv(message, source)
+    message.item()  # on an accelerator recv returns at once; whoever reads waits
 
 
 def idle_shares(forward, backward):
@@ -31,7 +80,7 @@ def _idle_shares(answer: Callable[[list[float], list[float]], list[float]]) -> s
         expect(f"idle_shares({forward}, {backward})", expected, answer([*forward], [*backward]), tol=1e-6)
     forward, backward = [0.03, 0.01, 0.02], [0.06, 0.02, 0.04]
     said = answer([*forward], [*backward])
-    run = launch(there_and_back, forward, backward, 3, ranks=3, time_limit=SECONDS, show=False)
+    run = launch(one_at_a_time, forward, backward, 3, ranks=3, time_limit=SECONDS, show=False)
     measured = [run.timeline.idle(rank) for rank in range(3)]
     for rank in range(3):
         expect(f"The idle share of rank {rank}, measured on 3 ranks", measured[rank], said[rank], tol=0.1)

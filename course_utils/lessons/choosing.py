@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 from .. import style
 from ..pictures import Picture
@@ -24,34 +24,32 @@ FAMILIES = {  # what a cell's colour says
     "with stages": style.RANK[3],
     "with both": style.RANK[1],
 }
-ROW, LEFT, TOP, FOOT = 46, 58, 60, 66  # px
+ROW, LEFT, TOP, FOOT = 46, 58, 60, 66  # px: a row's height, and what is left beside, above and below the cells
 TIMES = " \N{MULTIPLICATION SIGN} "
 
 
 def family(plan: Plan) -> str:
     """What kind of plan it is, one of `FAMILIES`."""
-    names = list(FAMILIES)
+    alone, replicas, sharded, tensor, stages, both = FAMILIES
     if plan.tp > 1 or plan.pp > 1:
-        return names[5 if plan.tp > 1 and plan.pp > 1 else 3 if plan.tp > 1 else 4]
-    return names[0 if plan.devices == 1 else 1 if plan.zero < 2 else 2]
+        return both if plan.tp > 1 and plan.pp > 1 else tensor if plan.tp > 1 else stages
+    return alone if plan.devices == 1 else replicas if plan.zero < 2 else sharded
 
 
 def page(models: Mapping[str, Model], devices: Sequence[int], cluster: Cluster, *, batch: int, title: str) -> Picture:
-    """A grid of the fastest plans that fit: a row a model, a column a number of devices; as a PNG."""
+    """A table of the fastest plans that fit: a row a model, a column a number of devices; as a PNG."""
     grid = [[_fastest(model, cluster, count, batch) for count in devices] for model in models.values()]
-    lines = {name: ", ".join(f"on {count:,} {_said(found)}" for count, found in zip(devices, row, strict=True))
-             for name, row in zip(models, grid, strict=True)}
-    said = "; ".join(f"{name}: {line}" for name, line in lines.items())
-    alt = f"{title}. Fastest plans that fit. {said}."
-    return Picture(f"<p>{html.escape(alt)}</p>", alt, png=_png(list(models), devices, grid, title))
+    lines = [f"{name}: " + ", ".join(f"on {n:,} {_in_words(found)}" for n, found in zip(devices, row, strict=True))
+             for name, row in zip(models, grid, strict=True)]
+    alt = f"{title}. Fastest plans that fit. {'; '.join(lines)}."
+    return Picture("", alt, png=_png(list(models), devices, grid, title))
 
 
 def _fastest(model: Model, cluster: Cluster, count: int, batch: int) -> Cost | None:
-    found = plans(model, cluster, devices=count, batch=batch)
-    return found[0] if found and found[0].fits else None
+    return next((found for found in plans(model, cluster, devices=count, batch=batch) if found.fits), None)
 
 
-def _said(found: Cost | None) -> str:
+def _in_words(found: Cost | None) -> str:
     if found is None:
         return "nothing fits"
     plan = found.plan
@@ -63,32 +61,32 @@ def _png(names: list[str], devices: Sequence[int], grid: list[list[Cost | None]]
     from matplotlib.patches import Patch, Rectangle
 
     width, height = style.WIDTH, TOP + ROW * len(names) + FOOT
-    figure = blank(width, height)
-    ax = figure.add_axes((LEFT / width, FOOT / height, 1 - (LEFT + 6) / width, ROW * len(names) / height))
-    ax.set(xlim=(0, len(devices)), ylim=(len(names), 0), facecolor="none")
     tints = {kind: tuple(0.45 + 0.55 * part for part in to_rgb(color)) for kind, color in FAMILIES.items()}
-    for y, row in enumerate(grid):
-        for x, found in enumerate(row):
-            middle = {"x": x + 0.5, "y": y + 0.5, "ha": "center", "va": "center", "linespacing": 1.35}
-            if found is None:
-                ax.text(s="does not fit", color=style.GREY, fontsize=7, **middle)
-                continue
-            plan = found.plan  # dark text on a tint: the same on a light and a dark page
-            ax.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=tints[family(plan)]))
-            more = f"Z{plan.zero}{' R' if plan.recompute else ''} · {style.duration(found.step)}"
-            ax.text(s=f"{plan.dp}{TIMES}{plan.tp}{TIMES}{plan.pp}\n{more}", color="black", fontsize=7.6, **middle)
+    figure = blank(width, height)
+    ax = figure.add_axes((LEFT / width, FOOT / height, 1 - (LEFT + 6) / width, ROW * len(names) / height),
+                         xlim=(0, len(devices)), ylim=(len(names), 0), facecolor="none")
+    shown = set()
+    for (y, row), x in product(enumerate(grid), range(len(devices))):
+        look = {"x": x + 0.5, "y": y + 0.5, "ha": "center", "va": "center", "linespacing": 1.35}
+        if (found := row[x]) is None:
+            ax.text(s="does not fit", color=style.GREY, fontsize=7, **look)
+            continue
+        plan, kind = found.plan, family(found.plan)
+        shown.add(kind)
+        ax.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=tints[kind]))
+        more = f"Z{plan.zero}{' R' * plan.recompute} · {style.duration(found.step)}"
+        text = f"{plan.dp}{TIMES}{plan.tp}{TIMES}{plan.pp}\n{more}"
+        ax.text(s=text, color="black", fontsize=7.6, **look)  # on a tint: the same on a light and a dark page
     ax.set_xticks([i + 0.5 for i in range(len(devices))], [f"{count:,}" for count in devices])
     ax.set_yticks([i + 0.5 for i in range(len(names))], names)
     ax.tick_params(length=0, labelsize=9, labelcolor=style.GREY, top=False, labeltop=True, labelbottom=False)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    figure.text(8 / width, 1 - 15 / height, title, fontsize=9.7, fontweight="bold", color=style.GREY, parse_math=False)
-    figure.text(8 / width, 1 - 35 / height, "parameters", fontsize=8, color=style.GREY)
-    figure.text(0.5, 1 - 35 / height, "devices", fontsize=8, color=style.GREY)
+    ax.spines[:].set_visible(False)
     note = (f"In a cell: {TIMES.join(('replicas', 'tensor parts', 'stages'))}; Z: ZeRO stage, R: activations computed "
             "again; time of a step.")
-    figure.text(8 / width, 8 / height, note, fontsize=8, color=style.GREY)
-    kinds = [kind for kind in FAMILIES if any(found and family(found.plan) == kind for row in grid for found in row)]
+    figure.text(8 / width, 1 - 15 / height, title, fontsize=9.7, fontweight="bold", color=style.GREY, parse_math=False)
+    for x, y, text in ((8, height - 35, "parameters"), (width / 2, height - 35, "devices"), (8, 8, note)):
+        figure.text(x / width, y / height, text, fontsize=8, color=style.GREY)
+    kinds = [kind for kind in FAMILIES if kind in shown]
     figure.legend([Patch(facecolor=tints[kind]) for kind in kinds], kinds, ncols=len(kinds), frameon=False, fontsize=8,
                   loc="lower left", bbox_to_anchor=(2 / width, 22 / height), labelcolor=style.GREY, handlelength=1.4,
                   columnspacing=1.3, handletextpad=0.5)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ..errors import CourseError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.utils.data import TensorDataset
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
 
 
 class Digits(NamedTuple):
@@ -18,23 +16,13 @@ class Digits(NamedTuple):
     test: TensorDataset
 
 
-def digits(*, test: float = 0.2, seed: int = 0) -> Digits:
-    """The digits, split so that every digit has the same share in both parts; the same split for the same seed.
-
-    test: share of the images kept for testing, between 0 and 1. With 0.2: train.tensors are (1437, 64) and (1437,).
-    """
-    if isinstance(test, bool) or not isinstance(test, (int, float)) or not 0.01 <= test <= 0.99:
-        raise CourseError(f"digits(test={test!r}): test is the share kept for testing, from 0.01 to 0.99, e.g. 0.2.")
-    try:
-        from sklearn.datasets import load_digits
-        from sklearn.model_selection import train_test_split
-    except ModuleNotFoundError as error:
-        raise CourseError("data.digits needs scikit-learn, which is not installed: pip install scikit-learn") from error
-    import torch
-    from torch.utils.data import TensorDataset
+def digits() -> Digits:
+    """1,437 digits to train on and 360 to test, the same ones each time; each digit has the same share in both."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
 
     x, y = load_digits(return_X_y=True)
-    parts = train_test_split((x / 16).astype("float32"), y, test_size=float(test), random_state=seed, stratify=y)
+    parts = train_test_split((x / 16).astype("float32"), y, test_size=0.2, random_state=0, stratify=y)
     x_train, x_test, y_train, y_test = (torch.from_numpy(part) for part in parts)
     return Digits(TensorDataset(x_train, y_train.long()), TensorDataset(x_test, y_test.long()))
 
@@ -48,37 +36,21 @@ class Text(NamedTuple):
 
     def batch(self, step: int, *, size: int = 16, context: int = 64) -> tuple[Tensor, Tensor]:
         """x, y (size, context) int64 from train, y one character ahead of x; the same ones for the same step."""
-        import torch
-
         generator = torch.Generator().manual_seed(step)
         starts = torch.randint(len(self.train) - context, (size, 1), generator=generator)
-        places = starts + torch.arange(context)
-        return self.train[places], self.train[places + 1]  # contiguous, as torch 2.11's pipelines insist on
-
-    def decode(self, ids: Tensor) -> str:
-        """The characters of ids (N,)."""
-        return "".join(self.vocabulary[i] for i in ids.tolist())
+        positions = starts + torch.arange(context)
+        return self.train[positions], self.train[positions + 1]  # contiguous, as torch 2.11's pipelines insist on
 
 
-def text(*, test: float = 0.1) -> Text:
-    """Python's own manual, `pydoc_data.topics`: half a million characters of English and code, one after the other.
+def text() -> Text:
+    """Python's own manual, `pydoc_data.topics`: half a million characters of English and code, a tenth of them to test.
 
-    test: share of the text, at its end, that is kept for testing, between 0 and 1. The text is that of the Python you
-    run, so its length and vocabulary (about 100 characters) differ a little between versions.
+    The text is that of the Python you run, so its length and vocabulary (about 100 characters) differ between versions.
     """
-    if isinstance(test, bool) or not isinstance(test, (int, float)) or not 0.01 <= test <= 0.99:
-        raise CourseError(f"text(test={test!r}): test is the share kept for testing, from 0.01 to 0.99, e.g. 0.1.")
-    try:
-        from pydoc_data.topics import topics
-    except ModuleNotFoundError as error:
-        raise CourseError(
-            "data.text needs Python's own help texts (pydoc_data), which this Python was installed without: "
-            "install the documentation package of your system's Python, or use the Python of python.org or conda."
-        ) from error
-    import torch
+    from pydoc_data.topics import topics
 
     everything = "\n".join(topics[name] for name in sorted(topics))
     codes = torch.frombuffer(bytearray(everything.encode("utf-32-le")), dtype=torch.int32)
     vocabulary, ids = torch.unique(codes, return_inverse=True)
-    cut = round(len(ids) * (1 - test))
+    cut = round(len(ids) * 0.9)
     return Text(ids[:cut], ids[cut:], "".join(map(chr, vocabulary.tolist())))

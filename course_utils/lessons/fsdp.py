@@ -1,8 +1,7 @@
-"""What a sharded model keeps on a rank, in bytes, and what is there during a step; a span around FSDP2's messages."""
+"""By-hand sharding and FSDP2: the two halves of an all-reduce, when to send, and a span around each message."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,54 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ..ranks.spans import span
-from .one_tensor import all_gather, reduce_scatter
 
-
-def held(tensors: Iterable[Tensor]) -> int:
-    """Bytes that lie behind these tensors on this rank, each storage once; of a `DTensor` the part that is here."""
-    local = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
-    return sum({s.data_ptr(): s.nbytes() for s in (t.untyped_storage() for t in local)}.values())
-
-
-class Alive(TorchDispatchMode):
-    """`with Alive(tensors) as alive: …` adds up, after every operation of torch, the bytes that are there on this rank.
-
-    Counted are the memory behind `tensors` and all that is made inside, each storage once and for as long as somebody
-    holds it: gathered parameters, buffers of messages, gradients, activations. FSDP2 empties a storage that it will
-    fill again, so sizes are read anew each time. Of a `DTensor` the part that is here counts, of meta tensors nothing.
-
-    Attributes:
-        samples: the bytes after each operation.
-    """
-
-    def __init__(self, tensors: Iterable[Tensor] = ()) -> None:
-        super().__init__()
-        self._memory: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-        self.samples: list[int] = []
-        self._see(tensors)
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        made = operation(*args, **kwargs or {})
-        self._see(tree_leaves(made))
-        self.samples.append(sum(memory.nbytes() for memory in self._memory))
-        return made
-
-    @property
-    def most(self) -> int:
-        """The most bytes at once."""
-        return max(self.samples, default=0)
-
-    def _see(self, made: Iterable[Any]) -> None:
-        for value in made:
-            tensor = value.to_local() if isinstance(value, DTensor) else value
-            if isinstance(tensor, Tensor) and not tensor.is_meta:
-                self._memory.add(tensor.untyped_storage())
+# The collectives that take one tensor, and no list of them: torch 2.13 named both anew.
+all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def when_ready(parameters: Iterable[Tensor], send: Callable[[], Any]) -> None:
@@ -75,40 +32,28 @@ def when_ready(parameters: Iterable[Tensor], send: Callable[[], Any]) -> None:
         parameter.register_post_accumulate_grad_hook(one_more)
 
 
-class Messages:
-    """What FSDP2 asks for a buffer and calls to send: it does what torch's own does, and takes note."""
+class _Message:
+    """What FSDP2 asks for a buffer and calls to send: it does what torch's own does, inside a span."""
 
     def __init__(self, name: str, send: Callable[..., Any]) -> None:
         self.name, self.send = name, send
-        self._buffers: list[tuple[StorageWeakRef, int]] = []
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Room for one message; `held` counts it for as long as somebody holds it."""
-        buffer = torch.empty(*size, dtype=dtype, device=device)
-        self._buffers.append((StorageWeakRef(buffer.untyped_storage()), buffer.nbytes))
-        return buffer
+        return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, **how: Any) -> Any:
         """The span begins and ends on the stream of the message, which on a CPU is the only one."""
         with span(self.name, lane="compute" if output_tensor.device.type == "cpu" else "communication"):
             return self.send(output_tensor, input_tensor, group=group, **how)
 
-    @property
-    def held(self) -> int:
-        """Bytes of the buffers that somebody still holds."""
-        self._buffers = [(storage, size) for storage, size in self._buffers if not storage.expired()]
-        return sum(size for _, size in self._buffers)
 
-
-def watch(model: nn.Module) -> tuple[Messages, Messages]:
-    """From now on the all-gathers and reduce-scatters of every `fully_shard` in `model` are spans; (gathers, scatters).
+def trace_messages(model: nn.Module) -> None:
+    """From now on the all-gathers and reduce-scatters of every `fully_shard` in `model` are spans.
 
     On an accelerator they have a lane of their own, beside the arithmetic; on a CPU, where FSDP2 waits for each, they
     lie inside the forward and backward: `Timeline.flat()` cuts them out.
     """
-    gathers, scatters = Messages("all-gather", all_gather), Messages("reduce-scatter", reduce_scatter)
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.set_custom_all_gather(gathers)
-            module.set_custom_reduce_scatter(scatters)
-    return gathers, scatters
+            module.set_custom_all_gather(_Message("all-gather", all_gather))
+            module.set_custom_reduce_scatter(_Message("reduce-scatter", reduce_scatter))

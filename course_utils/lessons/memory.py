@@ -1,74 +1,179 @@
-"""What a rank holds, in bytes: states, and what autograd keeps for backward; the same on a CPU and an accelerator."""
+"""What a device holds, in bytes: at any moment, by kind, and what autograd saves; the same on a CPU and an accelerator.
+
+Memory is what lies behind tensors: views share it, and it counts once. Of a `DTensor` this rank's part counts.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
-from typing import Self
+from collections.abc import Iterable
+from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..errors import CourseError
 
 
-class Kept:
-    """`with Kept() as kept: …` counts the bytes of activations that autograd keeps, `now` and at the `most`.
-
-    Parameters are there anyway and do not count; memory that several operations keep counts once. Of a `DTensor` this
-    rank's part counts. The hooks are torch's own: torch.autograd.graph.saved_tensors_hooks.
-    """
-
-    def __init__(self) -> None:
-        self.now = self.most = 0
-        self._users: Counter[int] = Counter()  # address of the memory -> operations that keep it
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, lambda held: held.tensor)
-
-    def __enter__(self) -> Self:
-        self._hooks.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._hooks.__exit__(*error)
-
-    def _keep(self, tensor: Tensor) -> _Held:
-        return _Held(self, tensor)
-
-    def _count(self, memory: torch.UntypedStorage, users: int) -> None:
-        before = self._users[memory.data_ptr()]
-        self._users[memory.data_ptr()] += users
-        if before == 0 or before + users == 0:
-            self.now += users * memory.nbytes()
-        self.most = max(self.most, self.now)
+def storage(tensor: Tensor) -> UntypedStorage:
+    """The memory behind a tensor, on this rank."""
+    return getattr(tensor, "_local_tensor", tensor).untyped_storage()
 
 
-class _Held:
-    """A tensor that the graph holds; uncounted when the graph lets it go."""
-
-    def __init__(self, kept: Kept, tensor: Tensor) -> None:
-        self.kept, self.tensor, self.memory = kept, tensor.detach(), None
-        if not isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter):
-            self.memory = getattr(tensor, "_local_tensor", tensor).untyped_storage()
-            kept._count(self.memory, 1)
-
-    def __del__(self) -> None:
-        if self.memory is not None:
-            self.kept._count(self.memory, -1)
+def held(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the memory behind these tensors."""
+    return sum({memory.data_ptr(): memory.nbytes() for memory in map(storage, tensors)}.values())
 
 
 def tensors(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, list[Tensor]]:
     """The model's parameters, their gradients, and what the optimizer keeps of them, counts of steps included."""
     parameters = list(model.parameters())
-    kept = optimizer.state.values() if optimizer is not None else ()
+    states = optimizer.state.values() if optimizer is not None else ()
     return {
         "parameters": parameters,
         "gradients": [p.grad for p in parameters if p.grad is not None],
-        "optimizer": [value for state in kept for value in state.values() if torch.is_tensor(value)],
+        "optimizer states": [value for state in states for value in state.values() if torch.is_tensor(value)],
     }
 
 
-def states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Bytes of the model's parameters, of their gradients and of what the optimizer keeps of them, on this rank.
+class Alive(TorchDispatchMode):
+    """`with Alive(tensors) as alive: …` adds up, after every operation of torch, the bytes that are there.
 
-    Of a `DTensor` this rank's part counts. A count of steps, one number, does not.
+    Counted are the memory behind `tensors` and all that is made inside, for as long as somebody holds it: activations,
+    gradients, gathered parameters, buffers of messages. FSDP2 empties memory that it will fill again, so sizes are read
+    anew each time. Meta tensors have no memory.
+
+    Attributes:
+        samples: the bytes after each operation.
+        largest: the bytes of the largest memory that an operation returned.
     """
-    groups = tensors(model, optimizer)
-    groups["optimizer"] = [kept for kept in groups["optimizer"] if kept.dim()]
-    return {name: sum(getattr(t, "_local_tensor", t).nbytes for t in group) for name, group in groups.items()}
+
+    def __init__(self, tensors: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self._memory: weakref.WeakSet[UntypedStorage] = weakref.WeakSet()
+        self._see(tensors)
+        self.samples: list[int] = []
+        self.largest = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if DTensor in types:
+            return NotImplemented  # what it does with its part on this rank comes here next
+        made = operation(*args, **kwargs or {})
+        self.largest = max(self.largest, self._see(value for value in tree_leaves(made) if type(value) is Tensor))
+        self._sample(operation)
+        return made
+
+    def _sample(self, operation: Any) -> None:
+        self.samples.append(self.now)
+
+    @property
+    def now(self) -> int:
+        """The bytes that are there."""
+        return sum(memory.nbytes() for memory in self._memory)
+
+    @property
+    def peak(self) -> int:
+        """The most bytes at once."""
+        return max(self.samples, default=0)
+
+    def _see(self, tensors: Iterable[Tensor]) -> int:
+        """Count these, too; bytes of the largest."""
+        found = [storage(tensor) for tensor in tensors if not tensor.is_meta]
+        self._memory.update(found)
+        return max((memory.nbytes() for memory in found), default=0)
+
+
+class BudgetExceeded(CourseError):
+    """A step held more bytes at once than its budget allows."""
+
+
+class Meter(Alive):
+    """`with Meter(model, optimizer) as meter: …` counts the bytes of a training step by kind.
+
+    "activations" is all that is neither a parameter, nor a gradient, nor a state of the optimizer: what is saved for
+    the backward, and what is there for a moment. What was there before, the batch for instance, does not count.
+
+    Args:
+        budget: bytes; an operation after which more are there raises `BudgetExceeded`, as a device would that has
+            no more.
+
+    Attributes:
+        phase: a name that you set, for example "forward"; each operation remembers it.
+        before: bytes that were there when it was made: parameters, gradients, states.
+        by_kind: (phase, {kind: bytes}) after each operation.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, budget: float = float("inf")
+    ) -> None:
+        super().__init__(tensor for group in tensors(model, optimizer).values() for tensor in group)
+        self.model, self.optimizer, self.budget = model, optimizer, budget
+        self.phase, self.before = "", self.now
+        self.by_kind: list[tuple[str, dict[str, int]]] = []
+
+    def _sample(self, operation: Any) -> None:
+        super()._sample(operation)
+        now = self.samples[-1]
+        fixed = {kind: held(group) for kind, group in tensors(self.model, self.optimizer).items()}
+        self.by_kind.append((self.phase, fixed | {"activations": now - sum(fixed.values())}))
+        if now > self.budget:
+            raise BudgetExceeded(
+                f"{self.phase or 'this step'} needs {now / 1e6:.1f} MB at {operation.__name__.split('.')[0]}, "
+                f"and the budget is {self.budget / 1e6:.1f} MB: smaller pieces of the batch, or fewer activations kept"
+            )
+
+    def peaks(self) -> dict[str, dict[str, int]]:
+        """{phase: {kind: bytes}} at the operation of each phase after which most is there."""
+        found: dict[str, dict[str, int]] = {}
+        for phase, kinds in self.by_kind:
+            if phase not in found or sum(kinds.values()) > sum(found[phase].values()):
+                found[phase] = kinds
+        return found
+
+    def curves(self) -> dict[str, tuple[list[int], list[float]]]:
+        """{kind: (number of the operation, MB)}, for a picture of the step."""
+        numbers = list(range(len(self.by_kind)))
+        return {kind: (numbers, [kinds[kind] / 1e6 for _, kinds in self.by_kind]) for kind in self.by_kind[0][1]}
+
+
+class SavedTensors(saved_tensors_hooks):
+    """`with SavedTensors() as saved: …` counts the bytes that autograd saves for the backward: `now`, and their `peak`.
+
+    Parameters are there anyway and do not count.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(lambda tensor: _Saved(self, tensor), lambda saved: saved.tensor)
+        self.now = self.peak = 0
+        self._users: Counter[int] = Counter()  # address of the memory -> operations that save it
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def count(self, memory: UntypedStorage, users: int) -> None:
+        """So many operations more, or fewer, save this memory."""
+        before = self._users[memory.data_ptr()]
+        self._users[memory.data_ptr()] += users
+        if before == 0 or before + users == 0:
+            self.now += users * memory.nbytes()
+        self.peak = max(self.peak, self.now)
+
+
+class _Saved:
+    """A tensor that the graph holds; uncounted when the graph lets it go."""
+
+    def __init__(self, counter: SavedTensors, tensor: Tensor) -> None:
+        self.counter, self.tensor, self.memory = counter, tensor.detach(), None
+        if not isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter):
+            self.memory = storage(tensor)
+            counter.count(self.memory, 1)
+
+    def __del__(self) -> None:
+        if self.memory is not None:
+            self.counter.count(self.memory, -1)

@@ -8,16 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from ..errors import CourseError
-
 
 def mlp(width: int = 64, *, seed: int = 0) -> nn.Sequential:
     """Digits in, ten logits out: 64 -> width -> width -> 10, on the CPU.
 
     The weights come from a generator of their own, so they do not depend on torch.manual_seed and do not disturb it.
     """
-    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise CourseError(f"mlp({width!r}): width is the number of hidden units, a whole number from 1, e.g. mlp(64).")
     sizes = (64, width, width, 10)
     linear = [nn.utils.skip_init(nn.Linear, i, o) for i, o in itertools.pairwise(sizes)]
     generator = torch.Generator().manual_seed(seed)
@@ -27,17 +23,6 @@ def mlp(width: int = 64, *, seed: int = 0) -> nn.Sequential:
             nn.init.uniform_(parameter, -bound, bound, generator=generator)
     first, second, last = linear
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
-
-
-class LinearRegression(nn.Module):
-    """The model of many older posts on multi-GPU training: one linear layer, x (N, inputs) -> (N, outputs)."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(inputs, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)
 
 
 class Embed(nn.Module):
@@ -92,26 +77,23 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A small GPT: ids (N, T) int64 -> logits (N, T, vocabulary) of each next character; T at most `context`.
 
-    The weights come from a generator of their own: equal on every rank and machine for the same seed.
+    The weights come from a generator of their own: equal on every rank and machine.
     """
 
-    def __init__(
-        self, vocabulary: int, *, layers: int = 4, width: int = 64, heads: int = 4, context: int = 64, seed: int = 0
-    ) -> None:
+    def __init__(self, vocabulary: int, *, layers: int = 4, width: int = 64, heads: int = 4, context: int = 64) -> None:
         super().__init__()
-        sizes = {"vocabulary": vocabulary, "layers": layers, "width": width, "heads": heads, "context": context}
-        for name, size in sizes.items():
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise CourseError(f"GPT({name}={size!r}): {name} is a whole number from 1, e.g. 4 heads of width 64.")
         if width % heads:
-            raise CourseError(f"GPT(width={width}, heads={heads}): each head gets an equal share of the width.")
+            raise ValueError(f"GPT(width={width}, heads={heads}): each head gets an equal share of the width.")
         self.embed = Embed(vocabulary, context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), _empty(nn.Linear, width, vocabulary)
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(0)
         for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                _fill(module, generator, 0.02 if isinstance(module, nn.Embedding) else module.in_features**-0.5)
+            if isinstance(module, nn.Linear):
+                _fill(module.weight, module.in_features**-0.5, generator)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Embedding):
+                _fill(module.weight, 0.02, generator)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.embed(ids)
@@ -120,22 +102,19 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-@torch.no_grad()
-def filled(module: nn.Module) -> nn.Module:
-    """The module itself, with the same random weights everywhere, biases included."""
-    generator = torch.Generator().manual_seed(3)
-    for p in module.parameters():
-        p.copy_(torch.randn(p.shape, generator=generator) * 0.3)
-    return module
-
-
 def _empty(layer: type[nn.Module], *sizes: int) -> nn.Module:
     """A layer whose weights are still to be filled; on the device of a surrounding `torch.device(…)`."""
     return nn.utils.skip_init(layer, *sizes, device=torch.get_default_device())
 
 
 @torch.no_grad()
-def _fill(module: nn.Module, generator: torch.Generator, std: float) -> None:
-    module.weight.copy_(torch.randn(module.weight.shape, generator=generator, device="cpu") * std)
-    if getattr(module, "bias", None) is not None:
-        module.bias.zero_()
+def _fill(weight: Tensor, std: float, generator: torch.Generator) -> None:
+    weight.copy_(torch.randn(weight.shape, generator=generator, device="cpu") * std)
+
+
+def filled(module: nn.Module) -> nn.Module:
+    """The module itself, with the same random weights everywhere, biases included."""
+    generator = torch.Generator().manual_seed(3)
+    for parameter in module.parameters():
+        _fill(parameter, 0.3, generator)
+    return module

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
 def split(model: GPT, parts: int) -> list[nn.Sequential]:
     """The model in `parts` parts of equally many blocks, one after the other the whole; they share its weights."""
-    if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1 or len(model.blocks) % parts:
-        raise CourseError(f"split(model, {parts!r}): the number of parts is to divide the model's {len(model.blocks)} "
+    if len(model.blocks) % parts:
+        raise CourseError(f"split(model, {parts}): the number of parts is to divide the model's {len(model.blocks)} "
                           "blocks.")
     each = len(model.blocks) // parts
     lists = [[*model.blocks[i : i + each]] for i in range(0, len(model.blocks), each)]
@@ -120,18 +119,18 @@ def execute(
             going[step.what, *key] = dist.isend(message, step.peer), message
         elif step.name == "forward":
             inputs[key] = xs[step.micro] if step.stage == 0 else _here(coming, "activations", *key).requires_grad_()
-            with span(label(*step[:3])), paced(pace[0], x.device), halves if schedule.split else nullcontext():
+            with paced(label(*step[:3]), pace[0], x.device), halves if schedule.split else nullcontext():
                 outputs[key] = parts[step.stage](inputs[key])
                 if step.stage == last:
                     loss = cross_entropy(outputs[key].flatten(0, 1), ys[step.micro].flatten())
                     losses.append(loss.detach())
                     outputs[key] = loss / count
         elif step.name == "backward-weight":
-            with span(label(*step[:3])), paced(pace[1] / 2, x.device):
+            with paced(label(*step[:3]), pace[1] / 2, x.device):
                 torch.autograd.backward(due.pop(key))
         else:
             gradient = None if step.stage == last else _here(coming, "gradients", *key)
-            with span(label(*step[:3])), paced(pace[1] / (1 + schedule.split), x.device):
+            with paced(label(*step[:3]), pace[1] / (1 + schedule.split), x.device):
                 outputs.pop(key).backward(gradient)
             due[key] = halves.take()
             if gradient is not None:
@@ -148,32 +147,35 @@ def _here(messages: dict[tuple, tuple[dist.Work, Tensor]], *which: str | int) ->
     return message
 
 
-def watch(stage: PipelineStage, *, pace: tuple[float, float]) -> PipelineStage:
-    """torch's own stage, with the spans and the pace of `execute` around each forward, backward and half of one."""
-    for name, seconds in {"forward": pace[0], "backward": pace[1], "backward_weight": pace[1] / 2}.items():
+def trace_stage(stage: PipelineStage, *, pace: tuple[float, float]) -> None:
+    """Give torch's own stage the spans and the pace of `execute` around each forward, backward and half of one."""
+
+    def timed(name: str, seconds: float) -> Callable[..., Any]:
         real = getattr(stage, f"{name}_one_chunk")
-        setattr(stage, f"{name}_one_chunk", partial(_timed, real, name.replace("_", "-"), stage, seconds))
-    return stage
 
+        def run(*args: Any, **kwargs: Any) -> Any:
+            half = not kwargs.get("full_backward", True)
+            what = "backward-input" if half else name.replace("_", "-")
+            micro = args[0] if args else kwargs["bwd_chunk_id"]
+            with paced(label(what, stage.stage_index, micro), seconds / (1 + half), stage.device):
+                return real(*args, **kwargs)
 
-def _timed(real: Callable, name: str, stage: PipelineStage, seconds: float, *args: Any, **kwargs: Any) -> Any:
-    micro = args[0] if args else kwargs["bwd_chunk_id"]
-    if not kwargs.get("full_backward", True):
-        name, seconds = "backward-input", seconds / 2
-    with span(label(name, stage.stage_index, micro)), paced(seconds, stage.device):
-        return real(*args, **kwargs)
+        return run
+
+    for name, seconds in {"forward": pace[0], "backward": pace[1], "backward_weight": pace[1] / 2}.items():
+        setattr(stage, f"{name}_one_chunk", timed(name, seconds))
 
 
 @contextmanager
-def paced(seconds: float, device: torch.device) -> Iterator[None]:
-    """Let what is inside last `seconds` at the least: too few cores cannot show several ranks computing at once."""
-    # Of an accelerator only this stream is waited for: on others there are messages that come much later.
-    stream = torch.accelerator.current_stream(device) if seconds and device.type != "cpu" else None
-    if stream:
-        stream.synchronize()
-    end = time.perf_counter() + seconds
-    yield
-    if stream:
-        stream.synchronize()
-    while (left := end - time.perf_counter()) > 0:
-        time.sleep(left)
+def paced(name: str, seconds: float, device: torch.device) -> Iterator[None]:
+    """A span that lasts `seconds` at the least: too few cores cannot show several ranks computing at once."""
+    with span(name):
+        # Of an accelerator only this stream is waited for: on others there are messages that come much later.
+        stream = torch.accelerator.current_stream(device) if seconds and device.type != "cpu" else None
+        if stream:
+            stream.synchronize()
+        end = time.perf_counter() + seconds
+        yield
+        if stream:
+            stream.synchronize()
+        time.sleep(max(0.0, end - time.perf_counter()))

@@ -15,10 +15,9 @@ from ..ranks.launch import launch
 from ..ranks.spans import span
 from ..ranks.traffic import Traffic
 from ..timeline import Timeline
-from .memory import Kept
+from .memory import SavedTensors
 
 HEADS, HEAD = 24, 8  # how many, and the width of one; 2, 3, 4, 6, 8 and 12 ranks divide 24
-
 
 Layout = Callable[[int, int], list[Tensor]]
 """(tokens, ranks) -> the positions of every rank's tokens."""
@@ -30,7 +29,7 @@ class Found(NamedTuple):
     worst: float  # the largest difference of output and gradients, as a part of the largest number of each
     forward: int  # bytes sent
     backward: int
-    kept: int  # bytes that autograd keeps for backward
+    saved: int  # bytes that autograd saves for backward
 
 
 def sequence(n: int, device: torch.device) -> list[Tensor]:
@@ -54,7 +53,7 @@ def against_whole(attention: Callable[..., Tensor], layout: Layout, n: int) -> F
     places = layout(n, dist.get_world_size())
     at, whole = places[dist.get_rank()].to(pick()), sequence(n, pick())
     mine = part_of(whole, at)
-    with Kept() as kept, Traffic() as forward:
+    with SavedTensors() as saved, Traffic() as forward:
         y = attention(*mine, places)
     right, direction = fused(*whole), whole[0].detach()
     with Traffic() as backward:
@@ -62,14 +61,14 @@ def against_whole(attention: Callable[..., Tensor], layout: Layout, n: int) -> F
     right.backward(direction)
     pairs = [(y, right), *((a.grad, b.grad) for a, b in zip(mine, whole, strict=True))]
     worst = max(apart(a, b[:, :, at]) for a, b in pairs)
-    return Found(worst, forward.bytes_sent, backward.bytes_sent, kept.most)
+    return Found(worst, forward.bytes_sent, backward.bytes_sent, saved.peak)
 
 
-def kept_mb(attention: Callable[..., Tensor], n: int, device: torch.device) -> float:
-    """MB that autograd keeps for the backward of `attention(q, k, v)` of n tokens on one device."""
-    with Kept() as kept:
+def saved_mb(attention: Callable[..., Tensor], n: int, device: torch.device) -> float:
+    """MB that autograd saves for the backward of `attention(q, k, v)` of n tokens on one device."""
+    with SavedTensors() as saved:
         attention(*sequence(n, device))
-    return kept.most / 1e6
+    return saved.peak / 1e6
 
 
 def forward_timeline(forward: Callable[..., Any], layout: Layout, *, ranks: int) -> Timeline:

@@ -7,20 +7,16 @@ al., Reducing Activation Recomputation in Large Transformer Models (2022), secti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.nn.functional import linear
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ..errors import CourseError
 from ..ranks.spans import span
-from . import one_tensor
+from . import fsdp
 from .models import GPT, Attention
 
 
@@ -28,8 +24,8 @@ def mine(tensor: Tensor, dim: int = 0) -> Tensor:
     """This rank's part of what is cut evenly along `dim`."""
     ranks = dist.get_world_size()
     if tensor.shape[dim] % ranks:
-        raise CourseError(f"mine(…, dim={dim}): {tensor.shape[dim]} of shape {tuple(tensor.shape)} cannot be cut into "
-                          f"{ranks} equal parts: take a number of ranks that divides it.")
+        raise CourseError(f"{tensor.shape[dim]} of shape {tuple(tensor.shape)} cannot be cut into {ranks} equal parts: "
+                          "take a number of ranks that divides it.")
     return tensor.chunk(ranks, dim)[dist.get_rank()]
 
 
@@ -51,6 +47,8 @@ def all_reduced(x: Tensor) -> Tensor:
 
 
 class _FanOut(torch.autograd.Function):
+    """Where a split layer begins: every rank takes the whole `x`; backward, the parts of its gradient are added up."""
+
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
         return x.view_as(x)
@@ -61,6 +59,8 @@ class _FanOut(torch.autograd.Function):
 
 
 class _AddUp(torch.autograd.Function):
+    """Where it ends: the ranks' partial results are added up; backward, every rank takes the whole gradient."""
+
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
         return all_reduced(x)
@@ -70,14 +70,7 @@ class _AddUp(torch.autograd.Function):
         return gradient
 
 
-def fan_out(x: Tensor) -> Tensor:
-    """Where a split layer begins: every rank takes the whole `x`; backward, the parts of its gradient are added up."""
-    return _FanOut.apply(x)
-
-
-def add_up(x: Tensor) -> Tensor:
-    """Where it ends: the ranks' partial results are added up; backward, every rank takes the whole gradient."""
-    return _AddUp.apply(x)
+fan_out, add_up = _FanOut.apply, _AddUp.apply
 
 
 class Columns(nn.Module):
@@ -111,76 +104,52 @@ def by_hand(model: GPT, enter: Callable[[Tensor], Tensor] = fan_out, leave: Call
     for block in model.blocks:
         attention, mlp = block.attention, block.mlp
         heads_each(attention)
-        for layer, names in ((attention, "qkv"), (mlp, ["up"])):
-            for name in names:
-                setattr(layer, name, Columns(getattr(layer, name), enter))
+        attention.q, attention.k, attention.v, mlp.up = (
+            Columns(layer, enter) for layer in (attention.q, attention.k, attention.v, mlp.up))
         attention.out, mlp.down = Rows(attention.out, leave), Rows(mlp.down, leave)
     return model
 
 
-def gathered(x: Tensor) -> Tensor:
+def _all_gather(x: Tensor) -> Tensor:
     """(N, T, D) of all ranks' (N, T/ranks, D)."""
     with span("all-gather"):
         part = x.transpose(0, 1).contiguous()  # collectives put parts together along dim 0
         whole = part.new_empty(len(part) * dist.get_world_size(), *part.shape[1:])
-        one_tensor.all_gather(whole, part)
+        fsdp.all_gather(whole, part)
     return whole.transpose(0, 1).contiguous()
 
 
-def scattered(x: Tensor) -> Tensor:
+def _reduce_scatter(x: Tensor) -> Tensor:
     """This rank's (N, T/ranks, D) of the sum of all ranks' (N, T, D)."""
     with span("reduce-scatter"):
-        mine(x, 1)  # or it is said that T cannot be cut
         whole = x.transpose(0, 1).contiguous()
-        part = whole.new_empty(len(whole) // dist.get_world_size(), *whole.shape[1:])
-        one_tensor.reduce_scatter(part, whole)
+        part = torch.empty_like(mine(whole))
+        fsdp.reduce_scatter(part, whole)
     return part.transpose(0, 1).contiguous()
 
 
 class _Gather(torch.autograd.Function):
+    """`fan_out` where each rank has a part of the sequence: all of it forward; backward, the parts are added up."""
+
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
-        return gathered(x)
+        return _all_gather(x)
 
     @staticmethod
     def backward(ctx: object, gradient: Tensor) -> Tensor:
-        return scattered(gradient)
+        return _reduce_scatter(gradient)
 
 
 class _ReduceScatter(torch.autograd.Function):
+    """`add_up` where each rank goes on with a part of the sequence."""
+
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
-        return scattered(x)
+        return _reduce_scatter(x)
 
     @staticmethod
     def backward(ctx: object, gradient: Tensor) -> Tensor:
-        return gathered(gradient)
+        return _all_gather(gradient)
 
 
-def gather(x: Tensor) -> Tensor:
-    """`fan_out` where each rank has a part of the sequence: all of it forward; backward, the parts are added up."""
-    return _Gather.apply(x)
-
-
-def reduce_scatter(x: Tensor) -> Tensor:
-    """`add_up` where each rank goes on with a part of the sequence."""
-    return _ReduceScatter.apply(x)
-
-
-class Largest(TorchDispatchMode):
-    """`with Largest() as largest: …` measures the largest tensor that an operation returns on this rank, in `bytes`.
-
-    Backward and views count, too; of a `DTensor` it is this rank's part, as what is computed with it is seen.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Mapping | None = None) -> Any:
-        if DTensor in types:
-            return NotImplemented  # what it does with its part comes here next
-        result = func(*args, **(kwargs or {}))
-        made = (x for x in tree_leaves(result) if type(x) is Tensor)
-        self.bytes = max([self.bytes, *(min(x.nbytes, x.untyped_storage().nbytes()) for x in made)])
-        return result
+gather, reduce_scatter = _Gather.apply, _ReduceScatter.apply

@@ -194,7 +194,7 @@ def test_course_source_comes_along_under_names_of_its_own(tmp_path) -> None:
     notebook = Notebook(
         "from course_utils.lessons import data, models\nfrom course_utils.lessons.models import mlp as net",
         'import torch\ndef Digits():\n    return "mine"',
-        "numbers = data.digits(test=0.5)",
+        "numbers = data.digits()",
         """
         def f(digits, seed=1):
             mlp = models.mlp(8, seed=seed)
@@ -204,7 +204,7 @@ def test_course_source_comes_along_under_names_of_its_own(tmp_path) -> None:
     )
     path = launch.export(notebook["f"], tmp_path / "s.py", notebook["numbers"], init_group=False)
     clean(path)
-    assert result(path) == notebook["f"](notebook["numbers"]) == [898, "mine", 682]
+    assert result(path) == notebook["f"](notebook["numbers"]) == [1437, "mine", 682]
 
 
 def test_functions_and_classes_as_arguments(tmp_path) -> None:

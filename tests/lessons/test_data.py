@@ -1,7 +1,5 @@
-import pytest
 import torch
 
-from course_utils import CourseError
 from course_utils.lessons.data import digits, text
 
 
@@ -15,27 +13,15 @@ def test_shapes_ranges_and_strata():
     assert y.dtype == torch.int64
     assert len(test) == 360
     assert all(35 <= n <= 37 for n in torch.bincount(test.tensors[1], minlength=10))
-
-
-def test_same_seed_same_split():
-    assert torch.equal(digits().train.tensors[0], digits().train.tensors[0])
-    assert not torch.equal(digits().train.tensors[0], digits(seed=1).train.tensors[0])
-
-
-@pytest.mark.parametrize("test", [0, 1, 1.5, -0.1, "0.2", True, None])
-def test_a_share_that_is_none(test):
-    with pytest.raises(CourseError, match="share kept for testing"):
-        digits(test=test)
+    assert torch.equal(x, digits().train.tensors[0])
 
 
 def test_text_is_all_there_and_comes_back():
     everything = text()
     assert everything.train.dtype == torch.int64
     assert len(everything.train) > 300_000
-    assert len(everything.test) / len(everything.train) == pytest.approx(1 / 9, rel=1e-3)
     assert 80 <= len(everything.vocabulary) <= 200
-    assert int(everything.train.max()) < len(everything.vocabulary)
-    assert "lambda" in everything.decode(everything.train)
+    assert "lambda" in "".join(everything.vocabulary[i] for i in everything.train.tolist())
 
 
 def test_batches_of_text_are_one_character_apart_and_the_same_for_the_same_step():
@@ -45,12 +31,5 @@ def test_batches_of_text_are_one_character_apart_and_the_same_for_the_same_step(
     assert torch.equal(x[:, 1:], y[:, :-1])
     assert x.is_contiguous()
     assert y.is_contiguous()
-    assert everything.decode(x[0]) in everything.decode(everything.train)
     assert torch.equal(x, everything.batch(3, size=5, context=20)[0])
     assert not torch.equal(x, everything.batch(4, size=5, context=20)[0])
-
-
-@pytest.mark.parametrize("test", [0, 1, "0.1", True, None])
-def test_a_share_of_text_that_is_none(test):
-    with pytest.raises(CourseError, match=r"text\(test=.*share kept for testing"):
-        text(test=test)

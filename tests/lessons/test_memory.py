@@ -1,56 +1,146 @@
-"""Bytes that a rank holds: of parameters, gradients and optimizer states, whole or sharded; what autograd keeps."""
+"""Bytes against known sizes and the allocator's own count: alive, by kind, within a budget, saved for backward."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.profiler import ProfilerActivity, profile
 
 from course_utils import launch, pick
-from course_utils.lessons import memory
+from course_utils.lessons import models
+from course_utils.lessons.memory import Alive, BudgetExceeded, Meter, SavedTensors, held, tensors
 
 
-def stepped(model, optimizer):
-    model(torch.ones(3, 4, device=pick())).sum().backward()
-    optimizer.step()
-    return memory.states(model, optimizer)
-
-
-def test_states_of_a_whole_model():
-    model = nn.Linear(4, 5).to(pick())
-    optimizer = torch.optim.Adam(model.parameters())
-    assert memory.states(model, optimizer) == {"parameters": 100, "gradients": 0, "optimizer": 0}
-    assert stepped(model, optimizer) == {"parameters": 100, "gradients": 100, "optimizer": 200}
-    frozen = nn.Linear(4, 5).to(pick())
-    frozen.bias.requires_grad_(False)
-    assert stepped(frozen, torch.optim.SGD([frozen.weight], lr=0.1)) == {
-        "parameters": 100, "gradients": 80, "optimizer": 0}
+def test_held_counts_each_storage_once():
+    x = torch.zeros(4, 8)
+    assert held([x, x[1:], x.T]) == 128
+    assert held([x, torch.zeros(2)]) == 136
+    assert held([]) == 0
 
 
 def sharded():
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     model = fully_shard(nn.Linear(4, 4).to(pick()), mesh=init_device_mesh(pick().type, (dist.get_world_size(),)))
-    return stepped(model, torch.optim.Adam(model.parameters()))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(3, 4, device=pick())).sum().backward()
+    optimizer.step()
+    return {kind: held(t for t in group if t.dim()) for kind, group in tensors(model, optimizer).items()}
 
 
-def test_states_of_a_rank():
-    for held in launch(sharded, ranks=2, time_limit=60).results:
-        assert held == {"parameters": 40, "gradients": 40, "optimizer": 80}
+def test_what_a_rank_of_a_sharded_model_holds():
+    for kinds in launch(sharded, ranks=2, time_limit=60).results:
+        assert kinds == {"parameters": 40, "gradients": 40, "optimizer states": 80}
 
 
-@pytest.mark.parametrize("kept", ["x", "both"])
-def test_kept_is_what_backward_needs_and_let_go_after_it(kept):
+def test_alive_counts_what_is_there():
+    kept = torch.zeros(100)
+    with Alive([kept]) as alive:
+        x = torch.zeros(50)
+        view = x[:10]
+        del x
+        torch.zeros(25, device="meta")
+        y = torch.zeros(25)
+        y.untyped_storage().resize_(0)
+        view + 1
+    assert alive.samples == [600, 600, 600, 700, 640]
+    assert alive.peak == 700
+
+
+def test_the_largest_memory_of_forward_and_backward():
+    x = torch.zeros(10, 4, requires_grad=True)
+    with Alive() as alive:
+        y = (x @ torch.zeros(4, 50)).sum()
+    assert alive.largest == 10 * 50 * 4
+    with Alive() as alive:
+        y.backward()
+    assert alive.largest == 4 * 50 * 4  # the matrix, transposed; one number expanded to 10 x 50 takes no memory
+
+
+def test_the_largest_part_of_a_dtensor():
+    def largest_of(by_columns):
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        x = distribute_tensor(torch.zeros(8, 4), mesh, [Replicate()])
+        a = distribute_tensor(torch.zeros(4, 100), mesh, [Shard(1) if by_columns else Replicate()])
+        with Alive() as alive:
+            x @ a
+        return alive.largest
+
+    assert launch(largest_of, True, ranks=2, device="cpu", time_limit=30).results == [8 * 50 * 4] * 2
+    assert launch(largest_of, False, ranks=2, device="cpu", time_limit=30).results == [8 * 100 * 4] * 2
+
+
+def step(model, optimizer, x, y):
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.fixture
+def training():
+    model = models.mlp(256)
+    optimizer = torch.optim.AdamW(model.parameters())
+    x, y = torch.randn(512, 64), torch.randint(10, (512,))
+    step(model, optimizer, x, y)
+    return model, optimizer, x, y
+
+
+def test_meter_counts_what_the_allocator_counts(training, tmp_path):
+    with Meter(*training[:2]) as meter, profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        step(*training)
+    watched.export_chrome_trace(str(tmp_path / "trace.json"))
+    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    events = [event["args"] for event in trace if event.get("name") == "[memory]"]
+    growth = max(e["Total Allocated"] for e in events) - events[0]["Total Allocated"] + events[0]["Bytes"]
+    assert meter.peak - meter.before == growth
+
+
+def test_kinds(training):
+    model, optimizer, x, y = training
+    parameters = 4 * sum(p.numel() for p in model.parameters())
+    with Meter(model, optimizer) as meter:
+        meter.phase = "forward"
+        loss = nn.functional.cross_entropy(model(x), y)
+        meter.phase = "backward"
+        loss.backward()
+        meter.phase = "end"
+        loss.detach() + 0
+    end, forward = meter.peaks()["end"], meter.peaks()["forward"]
+    assert (end["parameters"], end["gradients"]) == (parameters, parameters)
+    assert end["optimizer states"] == pytest.approx(2 * parameters, rel=1e-3)  # and a counter each
+    assert forward["gradients"] == 0
+    assert forward["activations"] >= 2 * 512 * 256 * 4
+    assert end["activations"] < 1000
+    assert list(end) == list(meter.curves())
+
+
+def test_a_budget(training):
+    model, optimizer, x, y = training
+    with Meter(model, optimizer) as free:
+        step(model, optimizer, x, y)
+    with Meter(model, optimizer, budget=free.peak):
+        step(model, optimizer, x, y)
+    with pytest.raises(BudgetExceeded, match=r"needs [\d.]+ MB at \w+, and the budget is"):  # noqa: SIM117
+        with Meter(model, optimizer, budget=free.peak - 1):
+            step(model, optimizer, x, y)
+
+
+@pytest.mark.parametrize("saves", ["x", "both"])
+def test_what_backward_needs_is_saved_and_let_go_after_it(saves):
     x = torch.ones(10, 4)
     weight = nn.Parameter(torch.ones(4, 3))
-    with memory.Kept() as count:
-        y = x @ weight  # keeps x; the parameter is there anyway
-        if kept == "both":
-            y = y.exp()  # keeps its result
-        assert count.now == (160 if kept == "x" else 160 + 120)
+    with SavedTensors() as saved:
+        y = x @ weight  # saves x; the parameter is there anyway
+        if saves == "both":
+            y = y.exp()  # saves its result
+        assert saved.now == (160 if saves == "x" else 160 + 120)
         y.sum().backward()
         del y
-    assert count.now == 0
-    assert count.most == (160 if kept == "x" else 160 + 120)
+    assert saved.now == 0
+    assert saved.peak == (160 if saves == "x" else 160 + 120)

@@ -1,9 +1,8 @@
 import pytest
 import torch
 
-from course_utils import CourseError
 from course_utils.lessons import data
-from course_utils.lessons.models import GPT, LinearRegression, mlp
+from course_utils.lessons.models import GPT, mlp
 
 
 def test_mlp_is_equal_everywhere_and_leaves_the_global_generator_alone():
@@ -24,16 +23,6 @@ def test_mlp_is_initialised_as_torch_does():
     assert mlp(32)(torch.zeros(5, 64)).shape == (5, 10)
 
 
-@pytest.mark.parametrize("width", [0, -1, 2.5, "64", True, None])
-def test_a_width_that_is_none(width):
-    with pytest.raises(CourseError, match="whole number from 1"):
-        mlp(width)
-
-
-def test_linear_regression():
-    assert LinearRegression(2, 5)(torch.zeros(3, 2)).shape == (3, 5)
-
-
 def test_gpt_is_equal_everywhere_and_leaves_the_global_generator_alone():
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -41,7 +30,6 @@ def test_gpt_is_equal_everywhere_and_leaves_the_global_generator_alone():
     assert torch.equal(before, torch.get_rng_state())
     torch.manual_seed(2)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), GPT(100).parameters(), strict=True))
-    assert not torch.equal(one.head.weight, GPT(100, seed=1).head.weight)
     assert sum(p.numel() for p in one.parameters()) == 4 * (12 * 64**2 + 13 * 64) + (2 * 100 + 64 + 2) * 64 + 100
 
 
@@ -77,12 +65,6 @@ def test_gpt_learns():
     assert sum(losses[-10:]) / 10 < 3.4
 
 
-@pytest.mark.parametrize(("name", "value"), [("layers", 0), ("width", 2.5), ("heads", True), ("context", None)])
-def test_a_gpt_size_that_is_none(name, value):
-    with pytest.raises(CourseError, match=rf"{name}={value!r}.*whole number from 1"):
-        GPT(10, **{name: value})
-
-
 def test_heads_share_the_width():
-    with pytest.raises(CourseError, match="equal share"):
+    with pytest.raises(ValueError, match="equal share"):
         GPT(10, width=64, heads=5)

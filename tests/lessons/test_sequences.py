@@ -34,14 +34,14 @@ def test_right_and_wrong_attention():
     assert all(rank.worst > 0.01 for rank in others)
 
 
-def test_plain_attention_keeps_the_square():
+def test_plain_attention_saves_the_square():
     def plain(q, k, v):
         return (q @ k.mT).softmax(-1) @ v
 
     cpu = torch.device("cpu")
-    small, large = (sequences.kept_mb(plain, n, cpu) for n in (240, 480))
+    small, large = (sequences.saved_mb(plain, n, cpu) for n in (240, 480))
     assert 3.8 < large / small < 4
-    assert sequences.kept_mb(sequences.fused, 480, cpu) < large / 10
+    assert sequences.saved_mb(sequences.fused, 480, cpu) < large / 10
 
 
 def test_the_timeline_is_of_the_second_turn():

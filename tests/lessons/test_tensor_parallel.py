@@ -8,11 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_utils import CourseError, RankError, Traffic, launch
+from course_utils import RankError, Traffic, launch
 from course_utils.lessons import shards
 from course_utils.lessons.models import GPT, Attention, Block
 from course_utils.lessons.tensor_parallel import (
-    Largest,
     add_up,
     by_hand,
     fan_out,
@@ -142,43 +141,6 @@ def refused(what):
 def test_what_cannot_be_split_is_said(what, words):
     with pytest.raises(RankError, match=words):
         launch(refused, what, ranks=3, device="cpu", time_limit=30)
-
-
-def test_heads_are_dealt_whole():
-    assert launch(lambda: heads_each(Attention(24, 4)), ranks=2, device="cpu", time_limit=30).results == [2, 2]
-
-
-def test_the_largest_tensor_of_forward_and_backward():
-    x = torch.zeros(10, 4, requires_grad=True)
-    with Largest() as largest:
-        y = (x @ torch.zeros(4, 50)).sum()
-    assert largest.bytes == 10 * 50 * 4
-    with Largest() as largest:
-        y.backward()
-    assert largest.bytes == 4 * 50 * 4  # the matrix, transposed; one number expanded to 10 x 50 takes no memory
-
-
-def test_the_largest_part_of_a_dtensor():
-    def largest_of(by_columns):
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        x = distribute_tensor(torch.zeros(8, 4), mesh, [Replicate()])
-        a = distribute_tensor(torch.zeros(4, 100), mesh, [Shard(1) if by_columns else Replicate()])
-        with Largest() as largest:
-            x @ a
-        return largest.bytes
-
-    assert launch(largest_of, True, ranks=2, device="cpu", time_limit=30).results == [8 * 50 * 4] * 2
-    assert launch(largest_of, False, ranks=2, device="cpu", time_limit=30).results == [8 * 100 * 4] * 2
-
-
-def test_a_part_must_lie_inside_the_whole():
-    with pytest.raises(CourseError, match=r"\(3, 2\) from \(2, 0\) does not lie inside \(4, 2\)"):
-        shards.Part("w", (4, 2), (2, 0), (3, 2))
-    with pytest.raises(CourseError, match="no parts to draw"):
-        shards.picture([[]])
 
 
 def test_whole_parameters_lie_on_every_rank():

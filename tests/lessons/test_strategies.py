@@ -1,4 +1,4 @@
-"""The page of strategies says what the planner says; the board's instrument measures what it is given."""
+"""The page of strategies says what the planner says; `strategies` measures what it is given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from torch.nn.functional import cross_entropy
 
 from course_utils import launch
-from course_utils.lessons import board, choosing, data, models
+from course_utils.lessons import choosing, data, models, strategies
 from course_utils.theory import cost
 from course_utils.theory.cost import Plan
 
@@ -17,7 +17,7 @@ SIZES = {"layers": 2, "width": 32, "heads": 2, "context": 64}
 @pytest.mark.parametrize(("plan", "kind"), [
     (Plan(), "one device"), (Plan(dp=8), "replicas (ZeRO 0, 1)"), (Plan(dp=8, zero=1), "replicas (ZeRO 0, 1)"),
     (Plan(dp=8, zero=2), "sharded (ZeRO 2, 3)"), (Plan(dp=2, tp=4, zero=3), "with tensor parts"),
-    (Plan(pp=2), "with stages"), (Plan(dp=2, tp=2, pp=2), "with both"), (Plan(context=2), "replicas (ZeRO 0, 1)"),
+    (Plan(pp=2), "with stages"), (Plan(dp=2, tp=2, pp=2), "with both"),
 ])
 def test_family(plan: Plan, kind: str) -> None:
     assert choosing.family(plan) == kind
@@ -54,18 +54,19 @@ def noted(model: models.GPT):
 
 
 def test_what_the_instrument_measures() -> None:
-    (found,) = launch(board.measure, whole, data.text(), sizes=SIZES, batch=4, steps=5, ranks=1, show=False).results
+    (found,) = launch(strategies.measure, whole, data.text(), sizes=SIZES, batch=4, ranks=1, show=False).results
     count = sum(p.numel() for p in models.GPT(len(data.text().vocabulary), **SIZES).parameters())
     assert found["memory"]["parameters"] == found["memory"]["gradients"] == 4 * count
-    assert found["memory"]["optimizer"] == 8 * count
+    assert found["memory"]["optimizer states"] == 8 * count
     assert found["memory"]["activations"] > 0
     assert found["traffic"].bytes_sent == 0
-    assert len(found["losses"]) == 5
+    assert len(found["losses"]) == strategies.STEPS
     assert found["seconds"] > 0
 
 
 def test_what_is_trained() -> None:
-    (found,) = launch(board.trained, noted, data.text(), sizes=SIZES, batch=4, steps=2, ranks=1, show=False).results
+    run = launch(strategies.weights_after, 2, noted, data.text(), sizes=SIZES, batch=4, ranks=1, show=False)
+    (found,) = run.results
     start = dict(models.GPT(len(data.text().vocabulary), **SIZES).named_parameters())
     assert found["place"] == 7
     assert found["weights"].keys() == start.keys()
@@ -74,4 +75,4 @@ def test_what_is_trained() -> None:
 
 
 def test_all_reduces_are_timed() -> None:
-    assert min(launch(board.all_reduce_seconds, 4096, 3, ranks=2, show=False).results) > 0
+    assert min(launch(strategies.all_reduce_seconds, 4096, ranks=2, show=False).results) > 0
