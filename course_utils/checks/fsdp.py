@@ -58,7 +58,7 @@ def _step(answer: Callable[[nn.Module, DeviceMesh], Any]) -> dict[str, Any]:
             p.grad = None
         with Traffic() as traffic, Alive(model.parameters()) as alive:
             model(ids).float().square().mean().backward()
-        peaks.append(alive.most / count)
+        peaks.append(alive.peak / count)
     reference(ids).square().mean().backward()
     for p in reference.parameters():
         dist.all_reduce(p.grad)
@@ -129,7 +129,7 @@ def _started(answer: Callable[..., nn.Module]) -> Any:
         return {"outside": outside}
     if meta := [name for name, p in model.named_parameters() if p.to_local().is_meta]:
         return {"meta": meta}
-    return {"most": alive.most, "weights": {name: p.full_tensor() for name, p in model.named_parameters()}}
+    return {"most": alive.peak, "weights": {name: p.full_tensor() for name, p in model.named_parameters()}}
 
 
 @exercise(
