@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ALL = ("launch", "faults", "live", "ddp", "instruments", "notebooks", "imports", "cores", "planner")
+ALL = ("launch", "faults", "live", "ddp", "instruments", "notebooks", "imports", "cores")
 XLA = HERE.parent / ".venv-xla" / "bin" / "python"  # what `cores` needs
 
 

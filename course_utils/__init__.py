@@ -1,8 +1,8 @@
 """Helpers for the course *From one device to many*: ranks from a notebook cell, live plots, timelines, checks.
 
 Importing it imports no torch, starts nothing and touches no device. From the bottom up: `errors`, `style`, `timeline`,
-`theory`, `machine`, `pictures`, `ranks`, `lessons`, `export`, `xla`, `lightning`, `checks`; each one's first lines say
-what it is for, and a module imports only from those below it.
+`schedules`, `planner`, `machine`, `pictures`, `ranks`, `lessons`, `export`, `xla`, `lightning`, `checks`; each one's
+first lines say what it is for, and a module imports only from those below it.
 """
 
 from . import checks as check

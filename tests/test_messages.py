@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from course_utils import CourseError, LivePlot, check, launch, live, pick, pictures
-from course_utils.theory import collectives
 
 
 def train(steps: int = 1) -> int:
@@ -32,7 +31,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
     "pick(-1)": (lambda: pick(-1), "-1", "cpu"),
     "LivePlot(3)": (lambda: LivePlot(3), "3", "LivePlot("),
     "live(3)": (lambda: list(live(3)), "3", "range"),
-    "collectives.steps('all_gather')": (lambda: collectives.steps("all_gather", 4), "'all_gather'", "'all-gather'"),
+    "pictures.collective('all_gather')": (lambda: pictures.collective("all_gather"), "'all_gather'", "all-gather"),
     "player([])": (lambda: pictures.player([], title="t", alt="a"), "no frames", "at least one"),
     "check.pick_divice": (lambda: check.pick_divice, "pick_divice", "pick_device"),
 }

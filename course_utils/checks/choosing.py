@@ -5,11 +5,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
+from .. import planner
 from ..machine.devices import pick
+from ..planner import Cluster, Model, Plan
 from ..ranks.launch import launch
 from ..style import size
-from ..theory import cost
-from ..theory.cost import Cluster, Model, Plan
 from .exercise import exercise, expect, wrong
 
 SECONDS = 30.0
@@ -76,20 +76,20 @@ GOOD = Cluster(memory=80e9, flops=175e12, bandwidth=250e9, node=8, far_bandwidth
 SLOW = Cluster(memory=40e9, flops=175e12, bandwidth=25e9, node=8, far_bandwidth=1e9)
 PIPES = Plan(dp=2, pp=16, zero=1, recompute=True)  # exactly within the last budget
 BUDGETS = ((SEVEN, GOOD, 16, 512, 1e12), (FORTY, GOOD, 32, 128, 240.3e9), (SEVEN, SLOW, 64, 512, 29.5e9),
-           (FORTY, SLOW, 32, 512, sum(cost.estimate(FORTY, PIPES, SLOW, batch=512).sent.values())))
+           (FORTY, SLOW, 32, 512, sum(planner.estimate(FORTY, PIPES, SLOW, batch=512).sent.values())))
 
 
 def within_budget(model: Model, cluster: Cluster, devices: int, batch: int, most_sent: float) -> Plan:
-    for found in cost.plans(model, cluster, devices=devices, batch=batch):  # those that fit first, fastest first
+    for found in planner.plans(model, cluster, devices=devices, batch=batch):  # those that fit first, fastest first
         if found.fits and sum(found.sent.values()) <= most_sent:
             return found.plan
-    raise cost.DoesNotFit("no plan keeps to the budget", cost=None, nearest=None)
+    raise planner.DoesNotFit("No plan keeps to the budget.")
 
 
 @exercise(
     within_budget,
-    "cost.plans(model, cluster, devices=devices, batch=batch) lists the cost of every plan: those that fit first, the "
-    "fastest first.",
+    "planner.plans(model, cluster, devices=devices, batch=batch) lists the cost of every plan: those that fit first, "
+    "the fastest first.",
     "Each has .fits, and .sent: a dictionary of the bytes for data, tensor and pipeline parallelism. The budget is for "
     "their sum.",
     "Go through the list and return the .plan of the first that fits and whose sum(found.sent.values()) <= most_sent.",
@@ -99,14 +99,14 @@ def _within_budget(answer: Callable[[Model, Cluster, int, int, float], Plan]) ->
         case = (f"{model.parameters / 1e9:.3g} B parameters on {devices} devices of {size(cluster.memory)}, "
                 f"{size(most)} sent")
         plan = answer(model, cluster, devices, batch, most)
-        if isinstance(plan, cost.Cost):
+        if isinstance(plan, planner.Cost):
             wrong(f"{case}: return its plan, found.plan, not the whole cost.", expected="a Plan", got="a Cost")
         if not isinstance(plan, Plan):
             expect(f"{case}: what it returned", within_budget(model, cluster, devices, batch, most), plan)
         if plan.devices != devices:
             wrong(f"{case}: the plan takes another number of devices.", expected=devices, got=f"{plan.devices}: {plan}")
-        got = cost.estimate(model, plan, cluster, batch=batch)
-        want = cost.estimate(model, within_budget(model, cluster, devices, batch, most), cluster, batch=batch)
+        got = planner.estimate(model, plan, cluster, batch=batch)
+        want = planner.estimate(model, within_budget(model, cluster, devices, batch, most), cluster, batch=batch)
         sent = sum(got.sent.values())
         if not got.fits:
             wrong(f"{case}: the plan does not fit.", expected=f"at most {size(cluster.memory)} a device",

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
+from .. import schedules
 from ..lessons import models, pipeline
 from ..machine.devices import pick
 from ..ranks.launch import launch
-from ..theory import schedules
 from .exercise import exercise, expect, wrong
 
 SECONDS = 60.0

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import CourseError
 from ..ranks.payload import packed
 
-COPIED = ("course_utils.lessons.", "course_utils.theory.", "course_utils.export.standins")
+COPIED = ("course_utils.lessons.", "course_utils.planner", "course_utils.schedules", "course_utils.export.standins")
 INSTALLED = tuple({path for key, path in sysconfig.get_paths().items() if key in ("stdlib", "platstdlib")})
 
 

@@ -8,7 +8,7 @@ from itertools import product
 from .. import style
 from ..pictures import Picture
 from ..pictures.png import blank, to_png
-from ..theory.cost import Cluster, Cost, Model, Plan, plans
+from ..planner import Cluster, Cost, Model, Plan, plans
 
 SIZES = {"1.7 B": (24, 2304, 24), "7.5 B": (32, 4096, 36), "18 B": (48, 6144, 40), "39 B": (64, 8192, 48),
          "76 B": (80, 10240, 60), "146 B": (96, 12288, 80), "310 B": (128, 16384, 96), "1 T": (160, 25600, 128)}

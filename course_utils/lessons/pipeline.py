@@ -15,8 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import CourseError
 from ..ranks.spans import span
-from ..theory.schedules import Schedule
-from ..theory.simulate import label
+from ..schedules import Instruction, Schedule
 from .models import GPT
 
 if TYPE_CHECKING:
@@ -119,18 +118,18 @@ def execute(
             going[step.what, *key] = dist.isend(message, step.peer), message
         elif step.name == "forward":
             inputs[key] = xs[step.micro] if step.stage == 0 else _here(coming, "activations", *key).requires_grad_()
-            with paced(label(*step[:3]), pace[0], x.device), halves if schedule.split else nullcontext():
+            with paced(step.label, pace[0], x.device), halves if schedule.split else nullcontext():
                 outputs[key] = parts[step.stage](inputs[key])
                 if step.stage == last:
                     loss = cross_entropy(outputs[key].flatten(0, 1), ys[step.micro].flatten())
                     losses.append(loss.detach())
                     outputs[key] = loss / count
         elif step.name == "backward-weight":
-            with paced(label(*step[:3]), pace[1] / 2, x.device):
+            with paced(step.label, pace[1] / 2, x.device):
                 torch.autograd.backward(due.pop(key))
         else:
             gradient = None if step.stage == last else _here(coming, "gradients", *key)
-            with paced(label(*step[:3]), pace[1] / (1 + schedule.split), x.device):
+            with paced(step.label, pace[1] / (1 + schedule.split), x.device):
                 outputs.pop(key).backward(gradient)
             due[key] = halves.take()
             if gradient is not None:
@@ -157,7 +156,7 @@ def trace_stage(stage: PipelineStage, *, pace: tuple[float, float]) -> None:
             half = not kwargs.get("full_backward", True)
             what = "backward-input" if half else name.replace("_", "-")
             micro = args[0] if args else kwargs["bwd_chunk_id"]
-            with paced(label(what, stage.stage_index, micro), seconds / (1 + half), stage.device):
+            with paced(Instruction(what, stage.stage_index, micro).label, seconds / (1 + half), stage.device):
                 return real(*args, **kwargs)
 
         return run

@@ -1,64 +1,160 @@
-"""Collectives step by step, to click through: what every rank holds, and what it sends to whom."""
+"""Collectives step by step, to click through: what every rank holds, and what it sends to whom.
+
+The message is cut into chunks; in one step every rank may send one chunk and receive one, all at the same time.
+Ring algorithms as in Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from fractions import Fraction
+from typing import NamedTuple
+
 from .. import style
-from ..theory.collectives import Frame, Send, sent, steps
+from ..errors import CourseError
 from .picture import Picture
 from .player import player
+
+Held = tuple[tuple[frozenset[int], ...], ...]
+
+
+class Send(NamedTuple):
+    """One chunk on its way from rank `src` to rank `dst`."""
+
+    src: int
+    dst: int
+    chunk: int
+
+
+class Step(NamedTuple):
+    """The state after one step: `held[rank][chunk]` is the set of ranks whose data is in it (empty: not there)."""
+
+    held: Held
+    sends: tuple[Send, ...]
+    text: str
 
 
 def collective(name: str, ranks: int = 4) -> Picture:
     """The steps of a collective to click or play through; needs no kernel once it is there."""
-    frames = steps(name, ranks)
-    alt = (
-        f"{len(frames) - 1} steps; one row a rank, one column a chunk. Rank 0 sends {float(sent(frames, 0)):.3g} times "
-        "the message. " + " ".join(f"{i}: {frame.text}" for i, frame in enumerate(frames))
-    )
-    drawn = [_draw(frame, sums="reduce" in name) for frame in frames]
-    return player(drawn, title=f"{name} on {ranks} ranks", alt=alt, captions=[frame.text for frame in frames])
+    found = steps(name, ranks)
+    share = float(sent(found, 0))
+    alt = (f"{len(found) - 1} steps; one row a rank, one column a chunk. Rank 0 sends {share:.3g} times the message. "
+           + " ".join(f"{i}: {step.text}" for i, step in enumerate(found)))
+    drawn = [_draw(step, sums="reduce" in name) for step in found]
+    return player(drawn, title=f"{name} on {ranks} ranks", alt=alt, captions=[step.text for step in found])
 
 
-_ROW, _LEFT, _TOP, _RIGHT, _HIGH = 46, 64, 24, 34, 34  # px
+def steps(name: str, ranks: int) -> list[Step]:
+    """The start and every step of "broadcast", "all-gather", "reduce-scatter" or "all-reduce" on 2 to 8 ranks.
+
+    "broadcast" is a tree from rank 0 and moves the whole message as one chunk; the others are rings of `ranks` chunks.
+    In "reduce-scatter" and "all-reduce" a partial sum leaves its sender, which has no more use for it.
+    """
+    make = {"broadcast": _broadcast, "all-gather": _all_gather, "reduce-scatter": _reduce_scatter,
+            "all-reduce": _all_reduce}
+    if name not in make or not 2 <= ranks <= len(style.RANK):
+        raise CourseError(f"There is no picture of {name!r} on {ranks!r} ranks, but of {', '.join(make)} on 2 to 8.")
+    return make[name](ranks)
 
 
-def _draw(frame: Frame, *, sums: bool) -> str:
-    """One frame as SVG: one row a rank, one column a chunk; thick boxes just arrived, arrows show from where."""
-    p, chunks = len(frame.held), len(frame.held[0])
-    wide = min(150, ((540 if chunks <= 5 else 640) - _LEFT - _RIGHT) // chunks)
+def sent(steps: list[Step], rank: int) -> Fraction:
+    """What `rank` sends in all these steps, as a share of the message: 2(p - 1)/p for a ring all-reduce on p ranks."""
+    count = sum(send.src == rank for step in steps for send in step.sends)
+    return Fraction(count, len(steps[0].held[0]))
+
+
+def _broadcast(p: int) -> list[Step]:
+    held: Held = tuple((frozenset({0} if r == 0 else ()),) for r in range(p))
+    found = [Step(held, (), "Only rank 0 has the message.")]
+    have = 1
+    while have < p:
+        sends = tuple(Send(r, r + have, 0) for r in range(have) if r + have < p)
+        held = _after(held, sends)
+        have = min(2 * have, p)
+        text = "Every rank has it." if have == p else f"Whoever has it sends it on: {have} ranks have it now."
+        found.append(Step(held, sends, text))
+    return found
+
+
+def _all_gather(p: int) -> list[Step]:
+    held = tuple(tuple(frozenset({r} if c == r else ()) for c in range(p)) for r in range(p))
+    return [Step(held, (), "Every rank has one chunk."), *_gathering(held, p)]
+
+
+def _gathering(held: Held, p: int) -> list[Step]:
+    found = []
+    for s in range(p - 1):
+        sends = tuple(Send(r, (r + 1) % p, (r - s) % p) for r in range(p))
+        held = _after(held, sends)
+        text = "passes on the chunk it got last." if s else "sends its own chunk to the next."
+        found.append(Step(held, sends, f"Every rank {text}{' All have everything.' if s == p - 2 else ''}"))
+    return found
+
+
+def _reduce_scatter(p: int) -> list[Step]:
+    held: Held = tuple(tuple(frozenset({r}) for _ in range(p)) for r in range(p))
+    found = [Step(held, (), "Every rank has numbers of its own, cut into chunks.")]
+    for s in range(p - 1):
+        sends = tuple(Send(r, (r + 1) % p, (r - s - 1) % p) for r in range(p))
+        held = _after(held, sends, add=True)
+        text = "passes on the sum it just made." if s else "sends one chunk; the next one adds it."
+        last = " Rank r holds the sum of chunk r." if s == p - 2 else ""
+        found.append(Step(held, sends, f"Every rank {text}{last}"))
+    return found
+
+
+def _all_reduce(p: int) -> list[Step]:
+    start, *first = _reduce_scatter(p)
+    second = _gathering(first[-1].held, p)
+    return [start, *(step._replace(text=f"Reduce-scatter. {step.text}") for step in first),
+            *(step._replace(text=f"All-gather. {step.text.replace('its own chunk', 'its sum')}") for step in second)]
+
+
+def _after(held: Held, sends: tuple[Send, ...], *, add: bool = False) -> Held:
+    """The state after all sends at once: copied over what was there, or moved and added to it."""
+    new = [list(row) for row in held]
+    for send in sends if add else ():
+        new[send.src][send.chunk] = frozenset()
+    for send in sends:
+        arriving = held[send.src][send.chunk]
+        new[send.dst][send.chunk] = held[send.dst][send.chunk] | arriving if add else arriving
+    return tuple(map(tuple, new))
+
+
+ROW, LEFT, TOP, RIGHT, HIGH = 46, 64, 24, 34, 34  # px
+
+
+def _draw(step: Step, *, sums: bool) -> str:
+    """One step as SVG: one row a rank, one column a chunk; thick boxes just arrived, arrows show from where."""
+    p, chunks = len(step.held), len(step.held[0])
+    wide = min(150, ((540 if chunks <= 5 else 640) - LEFT - RIGHT) // chunks)
     box, part = wide - 20, (wide - 28) // p
-    arrived = {(send.dst, send.chunk) for send in frame.sends}
-    boxes = {"thin": "", "thick": "", "empty": ""}
-    bars, texts = [""] * p, ""
-    for c in range(chunks):
-        head = "message" if chunks == 1 else f"chunk {c}"
-        texts += f'<text x="{_LEFT + wide * c + 3 + box // 2}" y="14" opacity="{style.QUIET}">{head}</text>'
-    for r, row in enumerate(frame.held):
-        for c, ranks in enumerate(row):
-            x, y = _LEFT + wide * c + 3, _TOP + _ROW * r
-            kind = "thick" if (r, c) in arrived else "thin" if ranks else "empty"
-            boxes[kind] += f"M{x} {y}h{box}v{_HIGH}h-{box}z"
-            for i in ranks:
-                bars[i] += f"M{x + 4 + i * part} {y + 25}h{part - 1}v5h-{part - 1}z"
-            if ranks:
-                texts += f'<text x="{x + box // 2}" y="{y + 17}">{_contents(ranks, p, sums)}</text>'
-    rows = "".join(
-        f'<path d="M0 {_TOP + _ROW * r + 13}h9v9h-9z" fill="{style.RANK[r]}"/>'
-        f'<text x="14" y="{_TOP + _ROW * r + 22}" font-weight="600">rank {r}</text>'
-        for r in range(p)
-    )
+    arrived = {(send.dst, send.chunk) for send in step.sends}
     looks = {"thin": f'stroke-opacity="{style.AXIS}"', "thick": 'stroke-width="2.5"', "empty": 'stroke-dasharray="1 4"'}
-    height = _TOP + _ROW * p
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + wide * chunks + _RIGHT} {height}" '
-        f'width="{_LEFT + wide * chunks + _RIGHT}" style="max-width:100%;height:auto;color:inherit" '
-        f'font-family="{style.FONT}" font-size="{style.TEXT}" fill="currentColor" aria-hidden="true">{rows}'
-        + "".join(f'<path d="{d}" fill="none" stroke="currentColor" {looks[kind]}/>' for kind, d in boxes.items() if d)
-        + "".join(f'<path d="{d}" fill="{style.RANK[i]}"/>' for i, d in enumerate(bars) if d)
-        + f'<g text-anchor="middle">{texts}</g>'
-        + "".join(_arrow(send, _LEFT + wide * (send.chunk + 1) - 15) for send in frame.sends)
-        + "</svg>"
-    )
+    paths = defaultdict(str)  # one for all that looks alike: a page of separate ones would be five times as large
+    heads = [f"chunk {c}" for c in range(chunks)] if chunks > 1 else ["message"]
+    texts = [f'<text x="{LEFT + wide * c + 3 + box // 2}" y="14" opacity="{style.QUIET}">{head}</text>'
+             for c, head in enumerate(heads)]
+    names = []
+    for r, row in enumerate(step.held):
+        y = TOP + ROW * r
+        paths[f'fill="{style.RANK[r]}"'] += f"M0 {y + 13}h9v9h-9z"
+        names.append(f'<text x="14" y="{y + 22}" font-weight="600">rank {r}</text>')
+        for c, ranks in enumerate(row):
+            x = LEFT + wide * c + 3
+            look = looks["thick" if (r, c) in arrived else "thin" if ranks else "empty"]
+            paths[f'fill="none" stroke="currentColor" {look}'] += f"M{x} {y}h{box}v{HIGH}h-{box}z"
+            for i in ranks:
+                paths[f'fill="{style.RANK[i]}"'] += f"M{x + 4 + i * part} {y + 25}h{part - 1}v5h-{part - 1}z"
+            if ranks:
+                texts.append(f'<text x="{x + box // 2}" y="{y + 17}">{_contents(ranks, p, sums)}</text>')
+    drawn = "".join(names) + "".join(f'<path d="{d}" {look}/>' for look, d in paths.items())
+    arrows = [_arrow(send, LEFT + wide * (send.chunk + 1) - 15) for send in step.sends]
+    width, height = LEFT + wide * chunks + RIGHT, TOP + ROW * p
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+            f'style="max-width:100%;height:auto;color:inherit" font-family="{style.FONT}" font-size="{style.TEXT}" '
+            f'fill="currentColor" aria-hidden="true">{drawn}<g text-anchor="middle">{"".join(texts)}</g>'
+            f"{''.join(arrows)}</svg>")
 
 
 def _contents(ranks: frozenset[int], p: int, sums: bool) -> str:
@@ -71,10 +167,8 @@ def _contents(ranks: frozenset[int], p: int, sums: bool) -> str:
 
 def _arrow(send: Send, x: int) -> str:
     """From the sender's row to the receiver's, in the gap to the right of the chunk; bent further out the longer."""
-    start, end = (_TOP + _ROW * r + _HIGH // 2 for r in (send.src, send.dst))
+    start, end = (TOP + ROW * r + HIGH // 2 for r in (send.src, send.dst))
     bend = x + 6 + min(9, 2 * abs(send.dst - send.src))
-    colour = style.RANK[send.src]
-    return (
-        f'<path d="M{x} {start}C{bend} {start} {bend} {end} {x + 3} {end}" fill="none" stroke="{colour}" '
-        f'stroke-width="2"/><path d="M{x - 2} {end}l7 -4v8z" fill="{colour}"/>'
-    )
+    color = style.RANK[send.src]
+    return (f'<path d="M{x} {start}C{bend} {start} {bend} {end} {x + 3} {end}" fill="none" stroke="{color}" '
+            f'stroke-width="2"/><path d="M{x - 2} {end}l7 -4v8z" fill="{color}"/>')

@@ -3,28 +3,62 @@
 from __future__ import annotations
 
 from .. import style
-from ..theory.matmul import Matrix, steps
 from .picture import Picture
 from .player import player
 
+Matrix = tuple[tuple[int | None, ...], ...]  # None: this rank does not hold the number
+
+X: Matrix = ((1, 2, 0, 1), (0, 1, 3, 2))
+A: Matrix = ((1, 0, 2, 1), (3, 1, 0, 2), (0, 2, 1, 1), (1, 1, 3, 0))
+ALL = range(4)  # the rows and columns of A
+TEXTS = {
+    "column": ["Each rank has all of x, and its columns of A.",
+               "It computes its columns of the output. They are finished; nothing was sent.",
+               "Whoever needs all of them gathers: an all-gather. The next layer often does not."],
+    "row": ["Each rank has its rows of A, and the columns of x that meet them.",
+            "It computes numbers for all of the output, but each is only a part of a sum.",
+            "An all-reduce adds them up: now every rank has the whole output."],
+}
+
 
 def matmul(split: str, ranks: int = 2) -> Picture:
-    """The steps of a "column" or "row" split to click or play through; needs no kernel once it is there."""
-    frames = steps(split, ranks)
-    alt = f"x times A on {ranks} ranks. " + " ".join(f"{i}: {frame.text}" for i, frame in enumerate(frames))
-    drawn = ["".join(map(_row, range(ranks), frame.held)) for frame in frames]
-    return player(drawn, title=f"A {split} split over {ranks} ranks", alt=alt, captions=[f.text for f in frames])
+    """The steps of a "column" or "row" split over 1, 2 or 4 ranks; needs no kernel once it is there."""
+    texts = TEXTS[split]
+    alt = f"x times A on {ranks} ranks. " + " ".join(f"{i}: {text}" for i, text in enumerate(texts))
+    drawn = ["".join(map(_row, range(ranks), held)) for held in steps(split, ranks)]
+    return player(drawn, title=f"A {split} split over {ranks} ranks", alt=alt, captions=texts)
+
+
+def steps(split: str, ranks: int) -> list[list[tuple[Matrix, Matrix, Matrix]]]:
+    """What each rank holds of x, A and y: at the start, once it has computed, and once they have talked."""
+    own = [range(r * 4 // ranks, (r + 1) * 4 // ranks) for r in range(ranks)]
+    held = [(X, _keep(A, ALL, mine)) if split == "column" else (_keep(X, ALL, mine), _keep(A, mine, ALL))
+            for mine in own]
+    nothing, whole = _keep(product(X, A), ALL, range(0)), product(X, A)
+    return [[(x, a, nothing) for x, a in held], [(x, a, product(x, a)) for x, a in held],
+            [(x, a, whole) for x, a in held]]
+
+
+def product(x: Matrix, a: Matrix) -> Matrix:
+    """x A of what is held: terms with a missing factor are left out, a number without any term is missing."""
+
+    def number(row: tuple, j: int) -> int | None:
+        terms = [n * a[k][j] for k, n in enumerate(row) if n is not None and a[k][j] is not None]
+        return sum(terms) if terms else None
+
+    return tuple(tuple(number(row, j) for j in ALL) for row in x)
+
+
+def _keep(matrix: Matrix, rows: range, columns: range) -> Matrix:
+    return tuple(tuple(n if i in rows and j in columns else None for j, n in enumerate(row))
+                 for i, row in enumerate(matrix))
 
 
 def _row(rank: int, held: tuple[Matrix, Matrix, Matrix]) -> str:
     """One rank: x, A and y; what it holds in its colour, dots for the rest."""
-    color = style.RANK[rank]
-    x, a, y = (_table(matrix, color) for matrix in held)
-    return (
-        f'<div style="display:flex;align-items:center;gap:10px;padding:4px 0;font:{style.TEXT}px {style.FONT}">'
-        f'<div style="font-weight:600;width:48px">rank {rank}</div>'
-        f"{x}<div>·</div>{a}<div>=</div>{y}</div>"
-    )
+    x, a, y = (_table(matrix, style.RANK[rank]) for matrix in held)
+    return (f'<div style="display:flex;align-items:center;gap:10px;padding:4px 0;font:{style.TEXT}px {style.FONT}">'
+            f'<div style="font-weight:600;width:48px">rank {rank}</div>{x}<div>·</div>{a}<div>=</div>{y}</div>')
 
 
 def _table(matrix: Matrix, color: str) -> str:
@@ -34,5 +68,4 @@ def _table(matrix: Matrix, color: str) -> str:
         return f'<div style="{size};{look}">{"" if n is None else n}</div>'
 
     cells = "".join(cell(n) for row in matrix for n in row)
-    grid = f"display:grid;grid-template-columns:repeat({len(matrix[0])},22px);gap:1px"
-    return f'<div style="{grid}">{cells}</div>'
+    return f'<div style="display:grid;grid-template-columns:repeat({len(matrix[0])},22px);gap:1px">{cells}</div>'

@@ -5,9 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-from .. import drawing, style
-from ..style import duration, size
-from ..theory.estimate import Cost
+from .. import style
 from .axes import text_of
 from .picture import Picture
 
@@ -59,12 +57,3 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str], *, title: str
         f"<tbody>{''.join(line(row, 'td') for row in cells)}</tbody></table>",
         "\n".join(filter(None, [title or alt, *(row.rstrip() for row in text)])),
     )
-
-
-@drawing.of.register(Cost)
-def cost(cost: Cost) -> Picture:
-    """What a plan takes: memory, bytes sent and time, a row each."""
-    rows = [(kind, name, size(value)) for kind, part in (("memory", cost.memory), ("sent", cost.sent))
-            for name, value in part.items()]
-    rows += [("time", name, duration(value)) for name, value in cost.seconds.items()]
-    return table(rows, ["a device", "for", "takes"], title=repr(cost))

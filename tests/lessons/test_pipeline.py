@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from course_utils import CourseError, launch
 from course_utils.lessons import memory, models, pipeline
-from course_utils.theory.schedules import make
+from course_utils.schedules import make
 
 
 def test_split_is_the_whole_model():

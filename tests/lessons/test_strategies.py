@@ -7,10 +7,9 @@ from torch.nn.functional import cross_entropy
 
 from course_utils import launch
 from course_utils.lessons import choosing, data, models, strategies
-from course_utils.theory import cost
-from course_utils.theory.cost import Plan
+from course_utils.planner import Cluster, Plan, plans
 
-A100 = cost.Cluster(memory=72e9, flops=175e12, bandwidth=250e9, latency=3.4e-6, node=8, far_bandwidth=25e9)
+A100 = Cluster(memory=72e9, flops=175e12, bandwidth=250e9, latency=3.4e-6, node=8, far_bandwidth=25e9)
 SIZES = {"layers": 2, "width": 32, "heads": 2, "context": 64}
 
 
@@ -27,7 +26,7 @@ def test_family(plan: Plan, kind: str) -> None:
 def test_the_page_says_the_best_plans() -> None:
     chosen = {name: choosing.MODELS[name] for name in ("1.7 B", "39 B")}
     drawn = choosing.page(chosen, (1, 32), A100, batch=64, title="A title")
-    best = cost.best(chosen["39 B"], A100, devices=32, batch=64).plan
+    best = plans(chosen["39 B"], A100, devices=32, batch=64)[0].plan
     assert drawn.alt.startswith("A title. Fastest plans that fit. 1.7 B: on 1 dp 1, tp 1, pp 1, ZeRO 0 in ")
     assert f"39 B: on 1 nothing fits, on 32 dp {best.dp}, tp {best.tp}, pp {best.pp}, ZeRO {best.zero} in " in drawn.alt
     assert drawn.png.startswith(b"\x89PNG")

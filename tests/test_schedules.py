@@ -1,0 +1,183 @@
+"""Schedules: order, dependencies, no deadlock, bubble, activations; the lists are torch's own."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import deque
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from course_utils import CourseError
+from course_utils.schedules import Schedule, bubble, idle, make, parse, rounds
+
+KINDS = [("naive", 1), ("GPipe", 1), ("1F1B", 1), ("zero-bubble", 1), *(("interleaved", v) for v in (1, 2, 3, 4))]
+
+
+def every(ranks, micro_batches) -> Iterator[Schedule]:
+    """All schedules on so many ranks, with so many micro-batches."""
+    for (name, v), p, m in itertools.product(KINDS, ranks, micro_batches):
+        if name != "interleaved" or (p > 1 and m % rounds(p, m) == 0):
+            yield make(name, ranks=p, micro_batches=m, chunks=v)
+
+
+def test_everything_once_after_what_it_needs_and_never_stuck():
+    for schedule in every([1, 2, 3, 4, 8], [1, 2, 5, 8, 10, 32]):
+        timeline = schedule.simulate(forward=1.0, backward=2.0, link=0.25)  # raises if ranks wait for each other
+        done = {tuple(s.name.split()[i] for i in (0, 1, 4)): s for s in timeline.spans if s.lane == "compute"}
+        assert len(done) == (2 + schedule.split) * schedule.stages * schedule.micro_batches
+        for (kind, micro, part), span in done.items():
+            assert span.rank == int(part) % schedule.ranks
+            assert span.seconds == pytest.approx((2.0 if kind == "backward" else 1.0) / schedule.chunks)
+            before = str(int(part) - (1 if kind == "forward" else -1))  # the part that its message comes from
+            if (kind, micro, before) in done and kind != "backward-weight":
+                assert span.start >= done[kind, micro, before].end + 0.25 - 1e-9, (schedule, kind, micro, part)
+            first = {"backward": "forward", "backward-input": "forward", "backward-weight": "backward-input"}.get(kind)
+            assert first is None or span.start >= done[first, micro, part].end - 1e-9, (schedule, kind, micro, part)
+
+
+def test_bubble_is_the_formula():
+    times = [(1.0, 1.0), (1.0, 2.0), (2.0, 1.0)]
+    for schedule, (forward, backward) in itertools.product(every([1, 2, 4, 8], [1, 2, 8, 10, 32]), times):
+        p, m, v = schedule.ranks, schedule.micro_batches, schedule.chunks
+        timeline = schedule.simulate(forward=forward, backward=backward)
+        waits, foretold = idle(timeline), bubble(p, m, chunks=v, split=schedule.split)
+        if schedule.name == "naive":
+            assert waits == pytest.approx(1 - 1 / p)
+        elif m < p and schedule.name in ("interleaved", "zero-bubble"):  # too few to fill it
+            assert waits > foretold - 1e-9
+        elif schedule.name == "zero-bubble":
+            assert waits == pytest.approx((p - 1) * forward / (m * (forward + backward) + (p - 1) * forward))
+            assert backward != 2 * forward or waits == pytest.approx(foretold)
+        else:
+            assert waits == pytest.approx(foretold) == pytest.approx((p - 1) / (v * m + p - 1))
+
+
+def test_activations_held():
+    for schedule in every([1, 2, 3, 4, 8], [1, 2, 5, 8, 32]):
+        p, m = schedule.ranks, schedule.micro_batches
+        one = tuple(min(p - i, m) for i in range(p))
+        wanted = {"naive": (1,) * p, "GPipe": (m,) * p, "1F1B": one, "zero-bubble": (min(p, m),) * p}
+        if schedule.name in wanted:
+            assert schedule.held == wanted[schedule.name]
+        elif schedule.chunks > 1 and m >= 2 * p:
+            assert all(a > b for a, b in zip(schedule.held, one, strict=True))
+
+
+def test_the_classic_two_stage_picture():
+    timeline = make("GPipe", ranks=2, micro_batches=3).simulate(backward=1)
+    assert timeline.end == 8
+    assert [t for t in range(8) if all(timeline.between(t, t + 1).busy(r) == 1 for r in (0, 1))] == [1, 2, 5, 6]
+
+
+def test_what_makes_no_schedule_is_said_in_words():
+    for numbers, says in [
+        (("1F1B", 4, 8, 2), "1F1B gives each rank one part.*needs 'interleaved'"),
+        (("interleaved", 4, 9, 2), "4 ranks take 9 in 2 rounds"), (("interleaved", 1, 8, 1), "needs 2 ranks or more"),
+    ]:
+        name, ranks, micro_batches, chunks = numbers
+        with pytest.raises(CourseError, match=says):
+            make(name, ranks=ranks, micro_batches=micro_batches, chunks=chunks)
+    for texts, says in [
+        (("F0 F1 B0", "F0 B0 F1 B1"), "rank 0: backward 1 is missing"),
+        (("F0 F1 B0 B1", "F0 F0 B0 F1 B1"), "rank 1: forward 0 is there twice"),
+        (("F0 F1 B0 B1", "B0 F0 F1 B1"), "rank 1: backward 0 stands before its forward"),
+        (("F0 F1 B0 B1", "F0 G1"), "order of rank 1 is 'F0 G1': write F and B"),
+        (("F0 F1 B0 B1", ["F0"]), "order of rank 1 is ['F0']: write F and B"),
+        (("F0 F1 F2 B0 B1", "F0 F1 B0 B1"), "rank 0: forward 2 of part 0 is not this rank's"),
+        (("F0 F1 B0 B1", "F0 B0 F1 B1 W0 W1"), "rank 0: backward-weight 0 is missing"),
+        (("F0 F1 B0 W0 B1 W1", "F0 W0 B0 F1 B1 W1"), "rank 1: backward-weight 0 stands before its backward-input"),
+    ]:
+        with pytest.raises(CourseError, match=re.escape(says)):
+            parse(texts, 2)
+    with pytest.raises(CourseError, match="rank 0 waits for gradients 0 from rank 1; rank 1 waits for activations 1"):
+        parse(["F0 B0 F1 B1", "F0 F1 B0 B1"], 2).simulate()
+
+
+def test_torchs_own_lists_for_every_number_of_micro_batches():
+    from torch.distributed.pipelining import ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble
+
+    names = {"forward": "FORWARD", "backward": "FULL_BACKWARD", "backward-input": "BACKWARD_INPUT",
+             "backward-weight": "BACKWARD_WEIGHT"}
+    kinds = [(ScheduleInterleavedZeroBubble, "zero-bubble", 1),
+             *((ScheduleInterleaved1F1B, "interleaved", v) for v in (1, 2, 3))]
+    for (kind, name, chunks), ranks, m in itertools.product(kinds, (2, 3, 4, 8), range(1, 25)):
+        stages = [SimpleNamespace(group_size=ranks, group_rank=0, num_stages=ranks * chunks, stage_index=i * ranks,
+                                  has_backward=True, is_first=i == 0, is_last=False, submod=None)
+                  for i in range(chunks)]  # with only what torch reads
+        try:
+            theirs = kind(stages, m, loss_fn=lambda out, y: 0).pipeline_order
+        except ValueError:  # it has its rule for interleaved with zero-bubble, too, which needs none
+            if name == "interleaved":
+                with pytest.raises(CourseError, match="in equal rounds"):
+                    make(name, ranks=ranks, micro_batches=m, chunks=chunks)
+            continue
+        ours = make(name, ranks=ranks, micro_batches=m, chunks=chunks)
+        assert [[(names[s.name], s.stage, s.micro) for s in order] for order in ours.orders] == [
+            [(a.computation_type.name, a.stage_index, a.microbatch_index) for a in theirs[rank] if a]
+            for rank in range(ranks)], (name, ranks, m)
+
+
+def is_carried_out(schedule: Schedule, lists, *, queue: str, blocking: bool) -> bool:
+    """Play the lists on a link without tags: a send and its receive end when both are the first in their queues.
+
+    queue: "pair": a rank has a queue for each peer, as nccl's communicators of two ranks; "rank": one for all peers, as
+    nccl's communicator of the whole group. blocking: a rank that posts goes on only when the message is through.
+    A forward or backward waits for what it needs.
+    """
+    at, queues, through = [0] * schedule.ranks, {}, set()
+
+    def line(rank, peer):
+        return queues.setdefault((rank, peer if queue == "pair" else None), deque())
+
+    def may_go_on(rank, step):
+        if blocking and any(queued for (owner, _), queued in queues.items() if owner == rank):
+            return False
+        need = schedule.messages(step)[0] if step.peer is None else None
+        return need is None or (rank, need.message) in through
+
+    moved = True
+    while moved:
+        moved = False
+        for rank, mine in enumerate(lists):
+            while at[rank] < len(mine) and may_go_on(rank, mine[at[rank]]):
+                step = mine[at[rank]]
+                if step.peer is not None:
+                    line(rank, step.peer).append(step)
+                at[rank], moved = at[rank] + 1, True
+        for rank, peer in itertools.permutations(range(schedule.ranks), 2):
+            ours, theirs = line(rank, peer), line(peer, rank)
+            while ours and theirs and (ours[0].name, ours[0].peer, theirs[0].name, theirs[0].peer) == (
+                "send", peer, "receive", rank):
+                sent, received = ours.popleft(), theirs.popleft()
+                assert sent.message == received.message, f"rank {peer} takes {sent} for {received}"
+                through.add((peer, received.message))
+                moved = True
+    return all(i == len(mine) for i, mine in zip(at, lists, strict=True)) and not any(queues.values())
+
+
+def test_no_schedule_waits_for_ever_on_a_link_without_tags():
+    for schedule in every([1, 2, 3, 4, 6, 8], [1, 2, 3, 4, 6, 7, 8, 12, 21]):
+        for queue, blocking in itertools.product(("pair", "rank"), (False, True)):
+            assert is_carried_out(schedule, schedule.instructions, queue=queue, blocking=blocking), schedule
+        messages = [step.message for mine in schedule.instructions for step in mine if step.name == "send"]
+        assert len(set(messages)) == len(messages) == 2 * (schedule.stages - 1) * schedule.micro_batches
+        for step, after in (pair for mine in schedule.instructions for pair in itertools.pairwise(mine)):
+            # No receive earlier than it must: before what needs it, or before a send that comes later.
+            assert step.name != "receive" or after.peer is not None or schedule.messages(after)[0] == step, schedule
+
+
+def test_messages_where_each_rank_needs_them_wait_for_ever():
+    """What would happen without the common order: each message where its own rank needs or has it."""
+    for name, chunks, works in [("GPipe", 1, True), ("1F1B", 1, False), ("zero-bubble", 1, False),
+                                ("interleaved", 2, False)]:
+        schedule = make(name, ranks=4, micro_batches=8, chunks=chunks)
+        around = {step: schedule.messages(step) for order in schedule.orders for step in order}
+        lists = [[one for step in order for one in (around[step][0], step, around[step][1]) if one]
+                 for order in schedule.orders]
+        assert is_carried_out(schedule, lists, queue="pair", blocking=False) == works
+    stuck = parse(["F0 B0 F1 B1", "F0 F1 B0 B1"], 2)  # all its messages are there
+    assert [sum(step.peer is not None for step in mine) for mine in stuck.instructions] == [4, 4]
+    assert not is_carried_out(stuck, stuck.instructions, queue="pair", blocking=False)
