@@ -163,8 +163,8 @@ def python_for_xla() -> str:
 
 def has_tpu() -> bool:
     """Whether a TPU is here: then torch_xla needs its driver library too."""
-    ask = "from course_utils.machine.probe import tpu_chips as chips; import pathlib, sys"
-    ask += "; sys.exit(not chips(pathlib.Path('/')))"
+    ask = "from course_utils.machine import tpu_chips; import sys"
+    ask += "; sys.exit(not tpu_chips())"
     return subprocess.run([COURSE.python, "-c", ask], cwd=ROOT).returncode == 0
 
 

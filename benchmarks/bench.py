@@ -138,8 +138,8 @@ def machine() -> str:
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg()) if hasattr(os, "getloadavg") else "unknown"
     devices = ", ".join(device.title for device in here.devices)
     return (
-        f"{here.system}; {devices}; {here.cores:g} cores and {here.memory / 2**30:.0f} GiB usable; "
-        f"Python {here.python}, torch {here.torch}; load average {load}"
+        f"{here.about}; {devices}; {here.cores:g} cores and {here.memory / 2**30:.0f} GiB usable; "
+        f"load average {load}"
     )
 
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ..lessons import cases
 from ..lessons.models import mlp
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.spans import span
 from .exercise import exercise, expect, wrong
 from .on_ranks import on_ranks

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable
 
 from .. import planner
-from ..machine.devices import pick
+from ..machine import pick
 from ..planner import Cluster, Model, Plan
 from ..ranks.launch import launch
 from ..style import size

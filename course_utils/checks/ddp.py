@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DistributedSampler
 
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.traffic import Traffic
 from .ddp_cases import CASES, HeadFirst, TiedAndFrozen, case
 from .exercise import exercise, expect, wrong

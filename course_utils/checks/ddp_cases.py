@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..machine.devices import pick
+from ..machine import pick
 
 CASES = (
     ("All replicas are equal", True),

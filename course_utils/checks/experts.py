@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 from ..errors import CourseError, RankError
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.traffic import Traffic
 from .exercise import exercise, wrong
 from .on_ranks import everywhere, home, on_ranks, same

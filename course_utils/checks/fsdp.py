@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from ..lessons import models
 from ..lessons.memory import Alive
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.traffic import Traffic
 from .exercise import exercise, wrong
 from .on_ranks import on_ranks, same

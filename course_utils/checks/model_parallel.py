@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 import torch
 import torch.distributed as dist
 
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.launch import launch
 from ..ranks.spans import span
 from .exercise import exercise, expect, wrong

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map, tree_map_only
 
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.launch import launch
 from .compare import difference
 from .exercise import expect, wrong

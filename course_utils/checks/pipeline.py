@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from .. import schedules
 from ..lessons import models, pipeline
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.launch import launch
 from .exercise import exercise, expect, wrong
 

@@ -14,7 +14,7 @@ from torch.optim import SGD
 from torch.utils.data import Dataset
 
 from ..lessons.models import mlp
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.traffic import Traffic
 from .exercise import wrong
 

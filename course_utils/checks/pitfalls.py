@@ -12,7 +12,7 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ..lessons.models import mlp
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.session import report
 from .exercise import exercise, expect, wrong
 from .on_ranks import on_ranks, same

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
 
 from ..lessons.models import mlp
-from ..machine.devices import pick
+from ..machine import pick
 from .compare import kind
 from .exercise import exercise, expect, wrong
 from .on_ranks import everywhere, on_ranks, same

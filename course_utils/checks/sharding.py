@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.launch import launch
 from .compare import difference, kind
 from .exercise import exercise, expect, wrong

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.launch import launch
 from ..ranks.traffic import Traffic
 from .exercise import exercise, expect, wrong

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..lessons.models import MLP, Attention, filled
 from ..lessons.tensor_parallel import add_up, fan_out
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.launch import launch
 from ..ranks.traffic import Traffic
 from .exercise import exercise, expect, wrong

@@ -12,7 +12,7 @@ from importlib.util import resolve_name
 from typing import Any, NoReturn
 
 from ..errors import CourseError
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.session import report
 from ..ranks.spans import span
 from .literal import NoLiteral, literal

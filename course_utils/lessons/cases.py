@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from ..machine.devices import pick
+from ..machine import pick
 from ..pictures.live import LivePlot
 from ..ranks.session import report
 from ..ranks.spans import span

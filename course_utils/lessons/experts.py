@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.traffic import Traffic
 from .sequences import apart
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.launch import launch
 from ..ranks.spans import span
 from ..ranks.traffic import Traffic

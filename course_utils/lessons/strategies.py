@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from ..machine.devices import pick
+from ..machine import pick
 from ..ranks.traffic import Traffic
 from . import memory
 from .data import Text

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from ..errors import CourseError
-from ..machine.limits import available_memory
+from ..machine import usable_memory
 from . import session
 
 RANK_MEMORY = 40 << 20  # bytes a rank needs at least: what it does not share with the server it is forked from
@@ -64,7 +64,7 @@ def check_ranks(ranks: object) -> int | None:
         return None
     if isinstance(ranks, bool) or not isinstance(ranks, int):
         raise CourseError(f"ranks={ranks!r} ({type(ranks).__name__}): give a whole number, for example ranks=4")
-    memory = available_memory()
+    _, memory = usable_memory()
     most = max(1, min(MOST_RANKS, memory // RANK_MEMORY))
     if not 1 <= ranks <= most:
         reason = f", with {memory / 2**30:.1f} GiB of memory free" if most < MOST_RANKS else ""

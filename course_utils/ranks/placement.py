@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import CourseError, DeviceError
-from ..machine.devices import ranks_accelerator
-from ..machine.limits import usable_cores
+from ..machine import default_ranks, ranks_accelerator, usable_cores
 
 if TYPE_CHECKING:
     import torch
-
-DEFAULT_RANKS = 4
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ def place(ranks: int | None, device: str | torch.device | None, backend: str | N
     import torch.distributed as dist
 
     kind, count = ranks_accelerator()
-    ranks = ranks or (count if count > 1 else DEFAULT_RANKS)
+    ranks = ranks or default_ranks(count)
     wanted = _device_kind(device, kind, count) or (kind if kind and count >= ranks else "cpu")
     if init_group and wanted != "cpu" and count < ranks:
         _check_shared(wanted, ranks, count, backend)

@@ -18,8 +18,7 @@ from typing import Any
 import psutil
 
 from ..errors import CourseError
-from ..machine.limits import ROOT, usable_cores
-from ..machine.probe import tpu_chips
+from ..machine import tpu_chips, usable_cores
 from ..pictures.live import LivePlot
 from ..ranks.arguments import check_call, folder, name_of
 from ..ranks.carry_out import carry_out, cells
@@ -58,7 +57,7 @@ def setup(device: str | None = None) -> None:
         where += f", {count} core{'s' * (count != 1)}"
         if count == 1:
             where += ' (notebooks about several: restart the kernel and call xla.setup(device="CPU"))'
-    elif not tpu_chips(ROOT):
+    elif not tpu_chips():
         where = "no TPU here, so " + where
     print(f"torch_xla {installed['torch_xla']}, torch {installed['torch']}: {where}.")
     if not installed["torch_xla"].startswith(TRIED):
@@ -188,7 +187,7 @@ def _note() -> str:
 
 def _choose_device() -> str:
     """"TPU" or "CPU", also told to torch_xla, which would print a line about it."""
-    device = os.environ.setdefault("PJRT_DEVICE", "TPU" if tpu_chips(ROOT) else "CPU")
+    device = os.environ.setdefault("PJRT_DEVICE", "TPU" if tpu_chips() else "CPU")
     if device not in ("TPU", "CPU"):
         raise CourseError(f'PJRT_DEVICE="{device}": the course runs torch_xla on "TPU" or "CPU": change or remove it')
     return device

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 from ..errors import CourseError
-from ..machine.limits import ROOT
 
 # Kaggle's images set them for one process, and torch_xla keeps what is set: with a process a chip, the TPU then
 # refuses to start ("Expected 4 worker addresses, got 1": Lightning-AI/pytorch-lightning#20244).
@@ -57,7 +56,7 @@ def cores() -> int:
     return tpu.num_available_devices()
 
 
-def holders(root: Path = ROOT) -> list[int]:
+def holders(root: Path = Path("/")) -> list[int]:
     """The other processes that have a TPU's chips open, by number."""
     found = set()
     for link in root.glob("proc/[0-9]*/fd/*"):

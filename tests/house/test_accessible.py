@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import chdir
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +21,7 @@ from matplotlib.colors import to_hex
 from course_utils import Span, Timeline, discover, pictures, schedules, style
 from course_utils.checks.verdict import Verdict
 from course_utils.lessons import choosing, course_map
-from course_utils.machine import card
+from course_utils.machine import Device
 from course_utils.pictures.scripts import HERE
 from course_utils.planner import Cluster
 from tests.test_style import contrast
@@ -80,12 +82,15 @@ class Reader(HTMLParser):
 
 
 def pages() -> dict[str, str]:
-    rows = [card.Row("GPUs", "one", "more", how, (4, 2), 0.5) for how in card.MARKS]
+    devices = Device("cpu", "cpu", "a CPU", 2**30), Device("cuda:0", "cuda", "a GPU", 2**30)
+    machine = replace(discover(), devices=devices, cores=2.0, tpu="TPU v5e, 8 chips", xla=None, notes=("a note",))
     verdicts = {state: Verdict("name", state, "Some `code`.", "2", "3", "line 4", ("A hint.",), 1)
                 for state in ("solved", "wrong", "not yet", "hint")}
     players = {"collective": pictures.collective("reduce-scatter", 8), "matmul": pictures.matmul("row", 4)}
     data = {kind: json.loads(re.search(r'json">(.*?)</script>', player.html)[1]) for kind, player in players.items()}
     frames = {f"{kind}, frame {i}": frame for kind in data for i, frame in enumerate(data[kind]["frames"])}
+    with chdir(ROOT / "notebooks"):
+        path = course_map()
     drawn = {
         "explorer, zero-bubble": pictures.explorer("zero-bubble", ranks=4, micro_batches=4),
         "explorer, interleaved": pictures.explorer("interleaved", ranks=4, micro_batches=8),
@@ -93,11 +98,11 @@ def pages() -> dict[str, str]:
         "bars": pictures.bars({"a": 1.0, "b": 2.0}, colors={"a": "forward"}),
         "table": pictures.table([("a", 1)], ["name", "value"]),
         "curves": pictures.curves_svg(CURVES, alt="curves"),
-        "map": course_map(discover(), folder=ROOT / "notebooks"),
+        "map": path,
     }
     return ({kind: picture.html for kind, picture in drawn.items()} | frames
             | {kind: verdict._repr_html_() for kind, verdict in verdicts.items()}
-            | {"card": card.html("a laptop", rows, ["a note"])})
+            | {"card": machine._repr_html_()})
 
 
 def test_html_can_be_read_on_both_pages() -> None:

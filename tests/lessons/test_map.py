@@ -4,105 +4,76 @@ import json
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from course_utils import discover
-from course_utils.lessons import course_map
-from course_utils.lessons.map import stops
-from course_utils.machine.probe import Device
+from course_utils.lessons import course_map, map
+from course_utils.machine import Device
 from tests.files import write
 
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+XLA = "What is &lt;different&gt;?"
+
 
 @pytest.fixture
-def folder(tmp_path):
+def shown(tmp_path, monkeypatch):
+    """The map of a folder with four notebooks on a machine with two cores and what `more` says; no kernel `xla`."""
+
     def notebook(name, first, kernel="python3"):
-        cell = {"cell_type": "markdown", "source": first.splitlines(keepends=True)}
-        page = {"cells": [cell], "metadata": {"kernelspec": {"name": kernel}}}
+        page = {"cells": [{"source": [first]}], "metadata": {"kernelspec": {"name": kernel}}}
         (tmp_path / f"{name}.ipynb").write_text(json.dumps(page))
 
-    notebook("00_start_here", "# 00 · What have I got?\n\n**Takes** 20 min · **Roads** short, strategies · more")
-    notebook("01_tensors_and_devices", "# Where does a tensor live?\n\nabout 30 minutes")
-    notebook("04_ranks", "no title here")
-    notebook("15_tpu_one_core", "# 13 · What is <different>?", "xla")
-    notebook("draft", "# Not a notebook of the course")
-    (tmp_path / "05_broken.ipynb").write_text("{")
-    return tmp_path
-
-
-@pytest.fixture
-def prefix(tmp_path, monkeypatch):
-    """An environment with no kernel `xla`, whatever this one has."""
+    notebook("01_tensors_and_devices", "# 01 · Where?\n\n**Takes** 45 min · **Roads** short, strategies · **Needs** …")
+    notebook("05_ranks", "# 05 · How do they talk?\n\n**Takes** 70 min · **Road** short · **Needs** …")
+    notebook("15_tpu_one_core", "# 15 · What is <different>?\n\n**Takes** 55 min · **Road** short · **Needs** …", "xla")
+    notebook("21_mine", "# Not a notebook of the course")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
-    return tmp_path / ".venv"
+    cpu = Device("cpu", "cpu", "a CPU", 2**34)
+    machine = replace(discover(), devices=(cpu,), cores=2.0, cores_total=2, xla=None, tpu=None)
+
+    def of(**more):
+        monkeypatch.setattr(map, "discover", lambda: replace(machine, **more))
+        return course_map()
+
+    return of
 
 
-@pytest.fixture
-def machine(prefix):
-    cpu = Device("cpu", "cpu", "a CPU", 2**34, current=True)
-    return replace(discover(), devices=(cpu,), cores=2.0, cores_total=2, backends=("gloo",), xla=None, tpu=None)
-
-
-def test_what_is_there(folder, machine):
-    found = stops(machine, folder)
-    assert [stop.question for stop in found] == [
-        "What have I got?",
-        "Where does a tensor live?",
-        "04_ranks",
-        "What is <different>?",
+def test_the_notebooks_of_the_course(shown):
+    page = shown()
+    assert re.sub(" +", " ", repr(page)).splitlines() == [
+        "01 Where? 45 min short, strategies ● native: the CPU",
+        "05 How do they talk? 70 min short ◐ virtual: 4 ranks share 2 CPU cores; gloo",
+        "15 What is <different>? 55 min short ○ not here: needs the XLA kernel",
     ]
-    assert [stop.minutes for stop in found] == ["20 min", "30 min", "", ""]
-    assert [stop.roads for stop in found] == ["short, strategies", "", "", ""]
-    assert [stop.how for stop in found] == ["virtual", "native", "virtual", "not here"]
-    assert found[2].here == "4 ranks share 2 CPU cores; gloo"
+    assert re.search(r'<a href="05_ranks.ipynb"[^>]*>How do they talk\?</a>', page.html)
+    assert XLA in page.html
 
 
-def test_on_eight_gpus(folder, machine):
-    gpus = tuple(Device(f"cuda:{i}", "cuda", "NVIDIA H200") for i in range(8))
-    devices = (*machine.devices, *gpus)
-    big = replace(machine, devices=devices, backends=("gloo", "nccl"), library="nccl", xla="torch_xla 2.9.0")
-    found = stops(big, folder)
-    assert [stop.how for stop in found] == ["native", "native", "native", "virtual"]
-    assert found[1].here == "NVIDIA H200"
-    assert found[2].here == "8 ranks on 8 GPUs; nccl"
+def test_on_eight_gpus_with_a_tpu(shown):
+    gpus = [Device(f"cuda:{i}", "cuda", "NVIDIA H200", 2**37) for i in range(8)]
+    page = repr(shown(devices=(gpus[0], *gpus), backend="nccl", xla="torch_xla 2.9.0", tpu="TPU v5e, 8 chips"))
+    for here in ("NVIDIA H200", "8 ranks on 8 GPUs; nccl", "TPU v5e, 8 chips"):
+        assert f"● native: {here}" in page
 
 
-def test_with_a_tpu(folder, machine):
-    found = stops(replace(machine, tpu="TPU v5e, 8 chips", xla="torch_xla 2.9.0"), folder)
-    assert found[3][4:] == ("TPU v5e, 8 chips", "native")
-
-
-def test_the_kernel_for_xla(folder, machine, prefix):
-    ours, other = prefix / "bin/python", prefix.parent / ".venv-xla/bin/python"
-    tpu = replace(machine, tpu="TPU v5e, 8 chips")
-    for python, here, how in [
-        (ours, "needs the XLA kernel", "not here"),
-        (other, "cores of XLA's CPU client", "virtual"),
-    ]:
-        write(prefix, {"share/jupyter/kernels/xla/kernel.json": json.dumps({"argv": [str(python)]})})
-        assert stops(machine, folder)[3].how == "not here", "that Python is gone"
+def test_the_kernel_for_xla(shown, tmp_path):
+    for folder, how in ((".venv", "not here: needs the XLA kernel"), (".venv-xla", "virtual: cores of XLA's CPU")):
+        python = tmp_path / folder / "bin/python"
+        write(tmp_path, {".venv/share/jupyter/kernels/xla/kernel.json": json.dumps({"argv": [str(python)]})})
+        assert "not here" in repr(shown()), "that Python is gone"
         write(python.parent, {"python": ""})
-        assert stops(machine, folder)[3][4:] == (here, how)
-        assert stops(tpu, folder)[3].how == ("native" if python is other else "not here")
+        assert how in repr(shown())
 
 
-def test_the_map(folder, machine):
-    picture = course_map(machine, folder=folder)
-    page = picture._repr_html_()
-    assert re.search(r'<a href="00_start_here.ipynb"[^>]*>What have I got\?</a>', page)
-    assert "What is &lt;different&gt;?" in page
-    assert "draft" not in page
-    assert repr(picture).splitlines()[0].startswith("00  What have I got?")
+def test_no_notebooks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "No notebooks of the course in" in repr(course_map())
 
 
-def test_no_notebooks(tmp_path, machine):
-    assert "No notebooks of the course in" in repr(course_map(machine, folder=tmp_path))
-
-
-def test_the_real_notebooks_can_be_read(machine):
-    from pathlib import Path
-
-    for stop in stops(machine, Path(__file__).parents[2] / "notebooks"):
-        assert stop.question.endswith("?"), stop.file
-        assert stop.minutes, stop.file
-        assert stop.roads, stop.file
+def test_the_real_notebooks_are_all_on_it(monkeypatch):
+    monkeypatch.chdir(NOTEBOOKS)
+    files = [path.name for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))]
+    assert re.findall(r'href="([^"]+)"', course_map().html) == files

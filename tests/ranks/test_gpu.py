@@ -78,7 +78,7 @@ def test_spans_measure_the_device_not_the_call():
 @one
 def test_the_card_names_the_gpu():
     machine = discover()
-    assert machine.accelerator == "cuda"
+    assert machine.accelerators[0].kind == "cuda"
     assert torch.cuda.get_device_name(0) in machine._repr_html_()
 
 

@@ -11,9 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils import CourseError, RankError, launch, pick, report, span
-from course_utils.machine.limits import usable_cores
-from course_utils.ranks.placement import DEFAULT_RANKS
+from course_utils import CourseError, RankError, discover, launch, pick, report, span
+from course_utils.machine import usable_cores
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
 
@@ -155,7 +154,8 @@ def test_a_function_may_open_the_process_group_itself():
 
 def test_ranks_share_the_cores_and_default_to_four():
     run = launch(torch.get_num_threads, device="cpu")
-    assert run.results == [max(1, int(usable_cores() // DEFAULT_RANKS))] * DEFAULT_RANKS
+    ranks = discover().ranks
+    assert run.results == [max(1, int(usable_cores() // ranks))] * ranks
 
 
 def test_environment_and_folder_are_those_of_now_not_of_the_servers_start(monkeypatch, tmp_path):

@@ -100,11 +100,3 @@ def test_a_device_that_is_no_kind_of_device(have, device):
     with pytest.raises(DeviceError, match="device=") as caught:
         placed(2, device)
     assert str(device) in str(caught.value)
-
-
-def test_pick_takes_a_device_or_ranks():
-    with pytest.raises(DeviceError, match="ask for a device, or for that of so many ranks"):
-        pick("cpu", ranks=4)
-    for ranks in (0, True, "4"):
-        with pytest.raises(DeviceError, match=r"give the number of ranks"):
-            pick(ranks=ranks)

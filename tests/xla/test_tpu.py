@@ -125,7 +125,7 @@ def test_in_the_processes_of_the_cores_too() -> None:
 def test_virtual_cores_beside_a_tpu(slice_of, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch_xla")
     slice_of(devices=1, holders=(4711,))  # neither matters then
-    monkeypatch.setattr(LAUNCH, "tpu_chips", lambda root: "TPU v5e, 1 chip")
+    monkeypatch.setattr(LAUNCH, "tpu_chips", lambda: "TPU v5e, 1 chip")
     xla.setup(device="CPU")
     assert capsys.readouterr().out == "torch_xla 2.9.0, torch 2.9.0: XLA compiles for this machine's CPU.\n"
     monkeypatch.undo()

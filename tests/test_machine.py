@@ -1,0 +1,218 @@
+"""What a machine has and which device is picked, on machines with 0 to 8 pretended accelerators and in containers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from course_utils import DeviceError, machine
+from course_utils.machine import Device, discover, pick, usable_cores, usable_memory
+from tests.files import write
+
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch):
+    """A machine outside of any container, with so many accelerators of this kind: none until it is called."""
+
+    def have(count, kind="cuda", current=0, titles=("NVIDIA H200",) * 8):
+        here = torch.device(kind) if count else None
+        about = [SimpleNamespace(name=title, total_memory=140 * GIB) for title in titles]
+        module = SimpleNamespace(get_device_properties=about.__getitem__)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: here)
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
+        monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: current)
+        monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "COURSE_DEVICE"):
+        monkeypatch.delenv(name, raising=False)
+    have(0)
+    return have
+
+
+@pytest.fixture
+def container(monkeypatch, tmp_path):
+    """A machine with 8 cores and 64 GiB, 60 of them free; of these a container has what `files` say."""
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=60 * GIB))
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    return lambda files: write(tmp_path, files)
+
+
+# ---- how many ranks -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(0, 4), (1, 4), (2, 2), (3, 3), (4, 4), (7, 7), (8, 8), (16, 8)])
+def test_a_rank_on_each_of_several_accelerators_else_four_on_the_cpu(gpus, count, ranks):
+    gpus(count, titles=("GPU",) * 16)
+    here = discover()
+    assert here.ranks == ranks
+    assert pick(ranks=ranks).type == ("cuda" if count > 1 else "cpu")
+    assert (f"{ranks} ranks on {ranks} GPUs; nccl" if count > 1 else "4 ranks ") in repr(here)
+
+
+def test_runs(gpus):
+    here = replace(discover(), cores=2.0)
+    assert [here.runs(ranks) for ranks in (1, 2, 4)] == [
+        "1 rank on 2 CPU cores; gloo", "2 ranks on 2 CPU cores; gloo", "4 ranks share 2 CPU cores; gloo"]
+    assert [here.how(ranks) for ranks in (1, 2, 4)] == ["native", "native", "virtual"]
+    assert replace(here, cores=0.5).runs(1) == "1 rank on 0.5 CPU cores; gloo"
+    gpus(1)
+    assert replace(discover(), cores=1.0).runs(4) == "4 ranks share 1 CPU core (1 GPU is too few); gloo"
+
+
+# ---- devices --------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_cpu():
+    here = discover()
+    assert [device.name for device in here.devices] == ["cpu"]
+    assert pick() == pick("cpu") == pick(torch.device("cpu")) == torch.device("cpu")
+    assert pick("meta") == torch.device("meta")
+    assert re.search(r"GPU +○ not here", repr(here))
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_eight_gpus(gpus, kind):
+    gpus(8, kind, current=3)
+    here = discover()
+    assert [device.name for device in here.devices] == ["cpu", *(f"{kind}:{i}" for i in range(8))]
+    assert here.accelerators[3] == Device(f"{kind}:3", kind, "NVIDIA H200", 140 * GIB)
+    assert f"8 \N{MULTIPLICATION SIGN} NVIDIA H200 · {kind}:0 … {kind}:7, each 140.0 GiB" in repr(here)
+    for want in (None, kind, 3, f"{kind}:3", torch.device(kind, 3)):
+        assert pick(want) == torch.device(kind, 3)
+    assert pick(0) == torch.device(kind, 0)
+    assert pick("cpu") == torch.device("cpu")
+
+
+def test_two_models_of_gpu(gpus):
+    gpus(2, titles=("RTX 4090", "L4"))
+    assert re.search(r"RTX 4090 · cuda:0, 140.0 GiB\n.*L4 · cuda:1, 140.0 GiB", repr(discover()))
+
+
+def test_apples_gpu_has_no_ranks(gpus, monkeypatch):
+    gpus(1, "mps")
+    monkeypatch.setattr(torch.backends.mps, "get_name", lambda: "Apple M4")
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 10 * GIB)
+    here = discover()
+    assert here.accelerators == (Device("mps:0", "mps", "Apple M4", 10 * GIB),)
+    assert pick() == pick("mps") == pick(0) == torch.device("mps", 0)
+    assert here.ranks == 4
+    assert here.runs(4).endswith("(MPS has no collectives between processes); gloo")
+    assert pick(ranks=1).type == "cpu"
+
+
+def test_a_rank_picks_its_own(gpus, monkeypatch):
+    gpus(4)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert pick() == torch.device("cuda", 3)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "5")
+    assert pick() == torch.device("cpu"), "one of them would have no GPU: all are on the CPU"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setenv("COURSE_DEVICE", "cpu")
+    assert pick() == pick(ranks=2) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("want", ["cuda:7", "cuda", 0, -1, "mps", "cpu:3", "gpu", "CUDA", "", 3.5])
+def test_what_is_not_there_is_said_with_what_is(want):
+    with pytest.raises(DeviceError, match=f'"{want}" is no device of this machine. It has cpu: ask for one of them'):
+        pick(want)
+
+
+@pytest.mark.parametrize("want", ["cuda:2", 2])
+def test_past_the_last_gpu(gpus, want):
+    gpus(2)
+    with pytest.raises(DeviceError, match=r'2" is no .* It has cpu, cuda:0, cuda:1: ask .* or call pick\(\)'):
+        pick(want)
+
+
+# ---- drivers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_driver_is_a_note(monkeypatch):
+    def fails(check_available=False):
+        raise RuntimeError("CUDA driver initialization failed\nand more lines")
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", fails)
+    here = discover()
+    assert here.accelerators == ()
+    assert here.notes[0] == "the accelerator cannot be used: CUDA driver initialization failed"
+    assert here.notes[0] in repr(here)
+    assert pick() == torch.device("cpu")
+    with pytest.raises(DeviceError, match="Note: the accelerator cannot be used: CUDA driver init"):
+        pick("cuda")
+
+
+# ---- TPU and XLA ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chips", "device", "xla", "row"),
+    [
+        (8, "0x0063", True, "● native     TPU v5e, 8 chips · torch_xla 2.9.0"),
+        (1, "0x0062", False, "○ not here   TPU v5p, 1 chip · torch_xla is not installed in this kernel"),
+        (1, "0x001f", False, "○ not here   none · torch_xla is not installed in this kernel"),  # another Google card
+        (0, "", True, "◐ virtual    virtual cores of XLA's CPU client · torch_xla 2.9.0"),
+    ],
+)
+def test_tpu_and_its_package(tmp_path, monkeypatch, chips, device, xla, row):
+    for i in range(chips):
+        write(tmp_path, {f"{i}/vendor": "0x1ae0", f"{i}/device": device})
+    monkeypatch.setattr(machine, "PCI", tmp_path)
+    monkeypatch.setattr(machine, "distributions", lambda name: [SimpleNamespace(version="2.9.0")] * xla)
+    assert row in repr(discover())
+
+
+# ---- limits ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_limits(container):
+    assert usable_cores() == 8
+    assert usable_memory() == (64 * GIB, 60 * GIB)
+
+
+def test_a_containers_limits(container):
+    container({"cpu.max": "150000 100000", "memory.max": 4 * GIB, "memory.current": 3 * GIB,
+               "memory.stat": f"anon 1\ninactive_file {GIB}\nactive_file 7"})
+    assert usable_cores() == 1.5
+    assert usable_memory() == (4 * GIB, 2 * GIB), "cached file pages are given back when needed"
+    assert re.search(r"CPU +● native +1\.5 cores of ", repr(discover()))
+
+
+def test_limits_above_the_machine_or_none(container):
+    container({"cpu.max": "1600000 100000", "memory.max": 128 * GIB})
+    assert (usable_cores(), usable_memory()) == (8, (64 * GIB, 60 * GIB))
+    container({"cpu.max": "max 100000", "memory.max": "max"})
+    assert (usable_cores(), usable_memory()) == (8, (64 * GIB, 60 * GIB))
+
+
+# ---- the card -------------------------------------------------------------------------------------------------------
+
+
+def test_card_and_text_say_the_same(gpus):
+    gpus(8)
+    here = replace(discover(), notes=("<b>bold</b>",))
+    page, text = here._repr_html_(), repr(here)
+    for row in here.rows():
+        for words in row:
+            assert words in page
+            assert words in text
+    assert "&lt;b&gt;bold" in page
+    assert not re.search(r"background:#?(fff|white|000|black)|<script|https?://", page)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.device_count(), reason="needs one CUDA GPU")
+def test_this_gpu(monkeypatch):
+    monkeypatch.undo()
+    here = discover()
+    assert here.accelerators[0].title == torch.cuda.get_device_name(0)
+    assert len(here.accelerators) == torch.cuda.device_count()
+    assert torch.ones(1, device=pick()).device == pick()
