@@ -9,9 +9,9 @@ from . import checks as check
 from . import pictures, style, xla
 from .errors import CourseError, DeviceError, RankError
 from .export import export
-from .lessons.knobs import knobs
 from .machine import Device, Machine, discover, pick
 from .pictures.board import my_board
+from .pictures.knobs import knobs
 from .pictures.live import LivePlot, live
 from .ranks import Run, Traffic, launch, report, span, warm_up
 from .timeline import Span, Timeline

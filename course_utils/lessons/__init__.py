@@ -2,8 +2,7 @@
 
 `data` and `models` are trained on; `memory` counts bytes; `fsdp`, `tensor_parallel` and `pipeline` are by-hand versions
 of torch's; `shards` draws what lies on which rank; `sequences` and `experts` hold attention and experts over ranks
-against one device; `strategies` and `choosing` are for notebook 14, `cases` for 20; `map` is the course as a path;
-`knobs` runs a cell's last line again with other values, `panel` is its controls.
+against one device; `strategies` and `choosing` are for notebook 14, `cases` for 20; `map` is the course as a path.
 """
 
 from .map import course_map

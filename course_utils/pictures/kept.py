@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .screen import Screen
+from .screen import shell
 
 MOST = 200  # runs
 POINTS, METRICS = 40, 6  # of a run
@@ -45,7 +45,7 @@ def keep(name: str, series: Series, **about: Any) -> None:
 
 def wanted(name: str) -> bool:
     """Whether runs of this name are kept: in a notebook, and not what a check of the course runs."""
-    return Screen.shell() is not None and not name.startswith("_")
+    return shell() is not None and not name.startswith("_")
 
 
 def kept() -> list[dict]:
@@ -110,7 +110,7 @@ def _key(record: dict) -> tuple:
 
 def _notebook() -> str:
     """The notebook's name, where JupyterLab or VS Code says it."""
-    path = os.environ.get("JPY_SESSION_NAME") or Screen.shell().user_ns.get("__vsc_ipynb_file__", "")
+    path = os.environ.get("JPY_SESSION_NAME") or shell().user_ns.get("__vsc_ipynb_file__", "")
     return Path(path).stem
 
 

@@ -15,7 +15,7 @@ from .axes import text_of
 from .files import Files, Until, ended
 from .png import png_width
 from .progress import Progress
-from .screen import Screen
+from .screen import Place, forget, place_of, shell
 from .values import RATE, SHORTEST, Values, number
 
 T = TypeVar("T")
@@ -51,7 +51,8 @@ class LivePlot:
         self._clear()
 
     def _clear(self) -> None:
-        self._screen = Screen()
+        self._cell: object = None  # to which the place belongs
+        self._place = Place()
         self._values = Values()
         self._begun = self._due = float("-inf")
         self._ended: float | None = None
@@ -129,14 +130,17 @@ class LivePlot:
             self._clear()
         self._unit, self._of_a_run = unit, of_a_run
         self._start(self._clock())
-        if not self._off and self._screen.shell() is not None:
-            self._screen.show({"text/html": "<i>waiting for the first values</i>", "text/plain": repr(self)})
+        if not self._off and shell() is not None:
+            self._place.show({"text/html": "<i>waiting for the first values</i>", "text/plain": repr(self)})
 
     def _start(self, now: float) -> None:
         self._open, self._ended = True, None
         if self._begun == float("-inf"):
             self._begun = now
-        self._screen.enter(self.close)
+        if shell() is not None:
+            cell, place = place_of(self, self.close)
+            if cell != self._cell:
+                self._cell, self._place = cell, place
 
     def tick(self) -> float:
         """Draw if a frame is due and something is new; seconds until the next may be drawn. Never raises."""
@@ -150,22 +154,22 @@ class LivePlot:
         if not self._open:
             return
         self._open, self._ended = False, self._clock()
-        self._screen.leave()
+        forget(self)
         self._values.settle()
         if not self._of_a_run and self.data:
             first = {name: series[min(series)] for name, series in self.data.items()}
             kept.keep(self.title or ", ".join(first), first, seconds=self._ended - self._begun)
-        if self._screen.shell() is not None:
+        if shell() is not None:
             with contextlib.suppress(Exception):  # a picture never ends a training run, nor hides how it ended
-                self._screen.show(*self._picture())
+                self._place.show(*self._picture())
 
     def _frame(self, now: float) -> None:
-        if self._off or self.frames >= FRAMES or self._screen.shell() is None:
+        if self._off or self.frames >= FRAMES or shell() is None:
             self._due = float("inf") if self._off or self.frames >= FRAMES else now + SHORTEST
             return
         began = self._cpu()
         try:
-            self._screen.show({"text/html": self._html(now), "text/plain": repr(self)})
+            self._place.show({"text/html": self._html(now), "text/plain": repr(self)})
         except Exception as error:  # a picture never ends a training run
             self._off = True
             print(f"The live plot stopped ({type(error).__name__}: {error}); the values are still collected.")

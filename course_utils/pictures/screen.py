@@ -1,55 +1,75 @@
-"""The one place of a cell's output that a live plot writes to, again and again."""
+"""Places of a cell's output in which the next thing shown replaces the last: what live plots and knobs draw in."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
-class Screen:
-    """One display in the running cell; silent outside a notebook."""
+def shell() -> Any:
+    """The notebook's shell; None in a script, a rank, or IPython in a terminal, which cannot redraw."""
+    if (module := sys.modules.get("IPython")) is None:
+        return None
+    found = module.get_ipython()
+    return found if getattr(found, "kernel", None) is not None else None
+
+
+class Place:
+    """One display; it appears in the running cell when something is first shown in it."""
 
     def __init__(self) -> None:
         self._handle: Any = None
-        self._cell: object = None
-        self._ended: Callable[..., None] | None = None
-
-    @staticmethod
-    def shell() -> Any:
-        """The notebook's shell; None in a script, a rank, or IPython in a terminal, which cannot redraw."""
-        if (module := sys.modules.get("IPython")) is None:
-            return None
-        shell = module.get_ipython()
-        return shell if getattr(shell, "kernel", None) is not None else None
-
-    def enter(self, close: Callable[[], None]) -> None:
-        """Write to the running cell from now on, below what it printed so far; call `close` when the cell ends.
-
-        Not when a cell ends while a plot of another thread still runs.
-        """
-        if (shell := self.shell()) is None:
-            return
-        if self._cell != shell.execution_count:
-            self._handle, self._cell = None, shell.execution_count
-        if self._ended is None and threading.current_thread() is threading.main_thread():
-            self._ended = lambda *_: close()
-            shell.events.register("post_run_cell", self._ended)
-
-    def leave(self) -> None:
-        """Forget what `enter` arranged; the display stays."""
-        ended, self._ended = self._ended, None
-        if ended is not None and (shell := self.shell()) is not None:
-            with contextlib.suppress(ValueError):  # the events were reset in between
-                shell.events.unregister("post_run_cell", ended)
+        self.used = False  # since whoever asks made it False
 
     def show(self, bundle: dict[str, str], metadata: dict | None = None) -> None:
         """Put this MIME bundle in place of the last one."""
         from IPython.display import display
 
+        self.used = True
         if self._handle is None:
             self._handle = display(bundle, raw=True, metadata=metadata or {}, display_id=True)
         else:
             self._handle.update(bundle, raw=True, metadata=metadata or {})
+
+    def clear(self) -> None:
+        """Show nothing, if there is something."""
+        if self._handle is not None:
+            self.show({"text/plain": ""})
+
+
+_lent: Place | None = None
+_open: dict[object, Callable[[], None]] = {}
+
+
+def place_of(plot: object, close: Callable[[], None]) -> tuple[object, Place]:
+    """Where `plot` draws from now on, and what it belongs to: this cell, or knobs; `close` is called when that ends."""
+    if threading.current_thread() is threading.main_thread():  # a plot of another thread may outlive the cell
+        _open[plot] = close
+        shell().events.register("post_run_cell", close_all)  # a second time changes nothing
+    return (_lent, _lent) if _lent is not None else (shell().execution_count, Place())
+
+
+def forget(plot: object) -> None:
+    """It is closed."""
+    _open.pop(plot, None)
+
+
+def close_all(*_: object) -> None:
+    """Close the plots that nobody closed."""
+    for close in list(_open.values()):
+        close()
+
+
+@contextlib.contextmanager
+def drawing_in(place: Place) -> Iterator[None]:
+    """Let live plots draw in this place, and close those that are left open."""
+    global _lent
+    _lent, place.used = place, False
+    try:
+        yield
+    finally:
+        _lent = None
+        close_all()

@@ -145,6 +145,33 @@ def test_knobs_by_keyboard(light: Lab) -> None:
         notebook.shot("knobs")
 
 
+TURNED = """\
+from course_utils import knobs, launch
+import time
+def turned(seconds):
+    launch(time.sleep, seconds, ranks=2)
+    return f"{seconds} seconds slept"
+knobs(turned, seconds=[0, 1000])"""
+
+
+def test_jupyters_stop_ends_the_run_of_a_knob(light: Lab) -> None:
+    with light.open("00_start_here") as notebook:
+        notebook.run("discover()")
+        cell = notebook.index("names.count(")
+        notebook.type(cell, TURNED)
+        notebook.run(cell)
+        before = light.processes()
+        turn(notebook, cell, "seconds")
+        wait(lambda: len(light.processes() - before) >= 2, "two ranks run")
+        started = light.processes() - before
+        notebook.shot("knob-runs")
+        stop(notebook)
+        wait(lambda: not started & light.processes(), "the ranks are gone")
+        state = notebook.page.locator(".jp-OutputArea:has(button) [role=status]")
+        wait(lambda: "The result shown is that of seconds = 0" in state.inner_text(), "it is said")
+        assert "0 seconds slept" in notebook.text(cell)
+
+
 @pytest.mark.skipif(not XLA_IS_READY, reason="left out without .venv-xla: make env builds it")
 def test_knobs_on_the_xla_kernel(light: Lab) -> None:
     with light.open("15_tpu_one_core") as notebook:
@@ -201,10 +228,14 @@ def run_for_ever(light: Lab, notebook: Notebook) -> tuple[int, set[int]]:
     return cell, light.processes() - before
 
 
+def stop(notebook: Notebook) -> None:
+    notebook.page.locator("[title^='Interrupt the kernel'] >> visible=true").first.click()
+
+
 def test_interrupt_ends_the_ranks_in_a_sentence(light: Lab) -> None:
     with light.open("00_start_here") as notebook:
         cell, started = run_for_ever(light, notebook)
-        notebook.page.locator("[title^='Interrupt the kernel'] >> visible=true").first.click()
+        stop(notebook)
         notebook.page.evaluate("() => window.__run")
         wait(lambda: not started & light.processes(), "the ranks are gone")
         assert "KeyboardInterrupt" in notebook.text(cell)

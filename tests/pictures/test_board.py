@@ -7,8 +7,7 @@ import types
 import pytest
 
 from course_utils import CourseError, LivePlot, launch, my_board, report
-from course_utils.pictures import kept
-from course_utils.pictures.screen import Screen
+from course_utils.pictures import kept, live, screen
 from tests.kernel import Kernel
 
 CURVE = {"loss": ([0, 1, 2], [3.0, 2.0, 1.5])}
@@ -19,7 +18,8 @@ def file(tmp_path, monkeypatch):
     """A notebook whose board lies in a file of its own."""
     events = types.SimpleNamespace(register=lambda *_: None, unregister=lambda *_: None)
     shell = types.SimpleNamespace(user_ns={}, execution_count=1, events=events)
-    monkeypatch.setattr(Screen, "shell", staticmethod(lambda: shell))
+    for module in (kept, live, screen):
+        monkeypatch.setattr(module, "shell", lambda: shell)
     monkeypatch.setenv("COURSE_LIVE", "0")
     monkeypatch.setattr(kept, "_session", {})
     monkeypatch.setattr(kept, "_problem", "")
@@ -107,7 +107,7 @@ def test_a_disk_that_refuses_is_said_on_the_board_only(file, monkeypatch):
 
 def test_outside_a_notebook_and_in_checks_nothing_is_kept(file, monkeypatch):
     kept.keep("_there_and_back", CURVE)
-    monkeypatch.setattr(Screen, "shell", staticmethod(lambda: None))
+    monkeypatch.setattr(kept, "shell", lambda: None)
     kept.keep("train", CURVE)
     assert names() == []
     assert not file.exists()
@@ -140,7 +140,7 @@ def short():
 
 
 def test_a_launch_is_kept_under_its_functions_name(file, monkeypatch):
-    monkeypatch.setattr(Screen, "shell", staticmethod(lambda: None))
+    monkeypatch.setattr(kept, "shell", lambda: None)
     launch(short, ranks=2, device="cpu")
     assert not file.exists(), "not from a script"
     monkeypatch.setattr(kept, "wanted", lambda name: True)

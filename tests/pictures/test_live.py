@@ -6,6 +6,7 @@ import types
 import pytest
 
 from course_utils import CourseError, live
+from course_utils.pictures import screen
 from course_utils.pictures.live import FRAMES, LivePlot
 
 NAN, INF = float("nan"), float("inf")
@@ -56,6 +57,7 @@ def notebook(monkeypatch):
     ipython.get_ipython, display.display = lambda: shell, shell.display
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setattr(screen, "_open", {})
     return shell
 
 
@@ -158,7 +160,7 @@ def test_the_end_of_the_cell_closes_a_plot_that_nobody_closed(notebook, clock):
     run(plot, clock, 5, 1.0)
     notebook.end_cell()
     assert notebook.kinds[0][-1] == "image/png"
-    assert notebook.callbacks == []
+    assert screen._open == {}
     run(plot, clock, 5, 1.0)  # the next cell goes on, in a display of its own
     notebook.end_cell()
     assert [kinds[-1] for kinds in notebook.kinds] == ["image/png"] * 2
@@ -372,7 +374,7 @@ def test_an_error_in_the_loop_closes_the_plot_and_passes(notebook, clock, error,
         train()
     gc.collect()
     assert notebook.kinds[0][-1] == "image/png"
-    assert notebook.callbacks == []
+    assert screen._open == {}
 
 
 def test_break_closes_the_plot(notebook, clock):

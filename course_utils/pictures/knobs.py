@@ -1,0 +1,126 @@
+"""`knobs`: a cell's last line that the reader runs again with other values, without editing code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import html
+import io
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from ..errors import in_words
+from .screen import Place, drawing_in, shell
+
+# In an output JupyterLab takes keys for its own: ArrowDown in a list of choices would go to the next cell.
+KEYS = """<span data-course-keys></span><script>
+document.querySelectorAll("[data-course-keys]").forEach(function (mark) {
+  var area = mark.closest(".jp-OutputArea");
+  if (area) area.addEventListener("keydown", function (e) { e.stopPropagation(); });
+});</script>"""
+
+
+def knobs(function: Callable, /, **choices: list) -> None:
+    """Run `function` with the first value of each keyword, show what it returns, and let the reader run it again.
+
+    Run calls it with the values chosen; Jupyter's own Stop ends it, a launch with all its ranks. The last result stays
+    until there is another. In a script, the function is called once, with the first values.
+
+    Example: `knobs(lambda ranks: launch(train, ranks=ranks).timeline, ranks=[1, 2, 4])`
+    """
+    __tracebackhide__ = True
+    if shell() is None:
+        function(**{name: values[0] for name, values in choices.items()})
+    else:
+        _Knobs(function, choices).run(in_cell=True)
+
+
+class _Knobs:
+    """The controls of one cell, and the runs that they start."""
+
+    def __init__(self, function: Callable, choices: dict[str, list]) -> None:
+        from IPython.display import display
+        from ipywidgets import HTML, Button, Dropdown, HBox, VBox
+
+        self.function, self.choices = function, choices
+        self.labels = {name: [getattr(value, "__name__", str(value)) for value in choices[name]] for name in choices}
+        layout, style = {"width": "max-content", "margin": "2px 12px 2px 2px"}, {"description_width": "initial"}
+        self.controls = {
+            name: Dropdown(options=labels, description=name.replace("_", " "), layout=layout, style=style)
+            for name, labels in self.labels.items()
+        }
+        button, self.state = Button(description="Run", icon="play"), HTML()
+        button.on_click(self.ask)
+        row = HBox([*self.controls.values(), button], layout={"flex_flow": "row wrap"})
+        bundle = VBox([row, self.state])._repr_mimebundle_()
+        display(bundle | {"text/plain": f"controls, with a running kernel: {', '.join(choices)}"}, raw=True)
+        self.result, self.printed, self.plot = Place(), Place(), Place()
+        self.result.show({"text/html": KEYS, "text/plain": ""})
+        # What a run shows belongs to this cell.
+        self.loop, self.context = asyncio.get_running_loop(), contextvars.copy_context()
+        self.asked = False  # and not yet answered
+        self.shown = ""  # the values that the result belongs to
+        self.lost, self.send = False, self.state.get_state
+        self.state.get_state = self.send_again
+
+    def send_again(self, key: object = None, drop_defaults: bool = False) -> dict:
+        """A page that was loaded again asks for whole widgets; it no longer follows what the cell shows."""
+        self.lost = self.lost or key is None
+        return self.send(key, drop_defaults)
+
+    def ask(self, _: object) -> None:
+        """Run as soon as the kernel is free; what is clicked until that run has ended asks for nothing more."""
+        if self.asked:
+            return
+        self.asked = True
+        if threading.current_thread() is threading.main_thread():
+            self.context.run(self.run)
+        else:  # some kernels hear widgets in a thread of their own, but it is the main one that Stop interrupts
+            self.say("Waiting for the kernel …")
+            self.loop.call_soon_threadsafe(self.run, context=self.context)
+
+    def say(self, text: str) -> None:
+        text += " This page was loaded again: run the cell to see results here." * self.lost
+        self.state.value = f'<div role="status" style="white-space:pre-wrap;line-height:1.5">{html.escape(text)}</div>'
+
+    def run(self, *, in_cell: bool = False) -> None:
+        """Call the function with the values chosen, and show what comes of it; `in_cell`: raise what it raises."""
+        __tracebackhide__ = True
+        chosen = {name: control.index for name, control in self.controls.items()}
+        label = ", ".join(f"{name} = {self.labels[name][index]}" for name, index in chosen.items())
+        self.say(f"Running with {label} … Jupyter's stop button ends it.")
+        began, printed, said = time.perf_counter(), io.StringIO(), ""
+        outside = signal.getsignal(signal.SIGINT)
+        try:
+            try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # between cells a kernel ignores it
+                with drawing_in(self.plot), contextlib.redirect_stdout(printed):
+                    result = self.function(**{name: self.choices[name][index] for name, index in chosen.items()})
+            finally:
+                signal.signal(signal.SIGINT, outside)
+        except BaseException as error:
+            signal.signal(signal.SIGINT, outside)  # when the interrupt came after the function
+            said = "Stopped." if isinstance(error, KeyboardInterrupt) else "\n".join(in_words(error, error))
+            if self.shown:
+                said += f"\nThe result shown is that of {self.shown}."
+            if in_cell:
+                raise
+        else:
+            data, metadata = ({}, {}) if result is None else shell().display_formatter.format(result)
+            self.result.show(data or {"text/plain": ""}, metadata)
+            if not self.plot.used:
+                self.plot.clear()
+            self.shown, said = label, f"Done: {label}; it took {time.perf_counter() - began:.1f} s."
+        finally:
+            text = printed.getvalue().rstrip("\n")
+            self.printed.show({"text/plain": text}) if text else self.printed.clear()
+            # Clicks of meanwhile may be heard only now.
+            self.say(said) if in_cell else self.loop.call_later(0.05, self.end, said)
+
+    def end(self, said: str) -> None:
+        """Say how the run ended; from now on a click asks for another."""
+        self.asked = False
+        self.say(said)

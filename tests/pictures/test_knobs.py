@@ -1,0 +1,246 @@
+"""`knobs` in a real kernel, its controls turned as a page turns them; Jupyter's Stop ends a run at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import random
+import re
+import sys
+import time
+
+import pytest
+
+from course_utils import knobs
+from tests.kernel import Kernel, eventually, gone
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
+TWO = "assert launch(rank_of, ranks=2, device='cpu').results == [0, 1]"
+FOR_EVER = """
+def wait_for_ever(loop):
+    print("begun")
+    if loop == "launch": launch(time.sleep, 1000, ranks=2, device="cpu")
+    while loop == "python": time.sleep(0.01)
+    while loop == "launches": launch(rank_of, ranks=1, device="cpu")
+    return f"result {loop}"
+knobs(wait_for_ever, loop=["none", "launch", "python", "launches"])
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    kernel = Kernel()
+    yield kernel
+    kernel.close()
+
+
+class Cell:
+    """A cell that ends in `knobs`: what its outputs are now, and its controls."""
+
+    def __init__(self, kernel: Kernel, code: str) -> None:
+        self.kernel, self.error, self.idle = kernel, None, False
+        self.outputs: dict[str, dict] = {}  # display id -> data, in the order of the cell
+        self.widgets: dict[str, str] = {}  # description -> its comm
+        self.said = [""]
+        self.request = kernel.send(code)
+        self.follow(lambda: self.idle)
+
+    def follow(self, condition) -> bool:
+        """Take what the kernel sends until `condition()` is so."""
+
+        def so() -> bool:
+            with contextlib.suppress(queue.Empty):
+                self.take(self.kernel.client.get_iopub_msg(timeout=0.05))
+            return condition()
+
+        return condition() or eventually(so)
+
+    def take(self, message: dict) -> None:
+        kind, content = message["msg_type"], message["content"]
+        mine = message["parent_header"].get("msg_id") == self.request
+        name = content.get("transient", {}).get("display_id")
+        if kind == "comm_open" and mine and "description" in content["data"]["state"]:
+            self.widgets[content["data"]["state"]["description"]] = content["comm_id"]
+        elif kind == "comm_msg" and "role=" in content["data"].get("state", {}).get("value", ""):
+            self.said.append(re.sub("<.*?>", "", content["data"]["state"]["value"]))
+        elif kind == "display_data" and mine:
+            self.outputs[name or "panel"] = content["data"]
+        elif kind == "update_display_data" and mine:
+            assert name in self.outputs, "a display that the cell does not have"
+            self.outputs[name] = content["data"]
+        elif kind == "error" and mine:
+            self.error = content["ename"]
+        elif kind in ("stream", "clear_output", "execute_result") and mine:
+            raise AssertionError(f"{kind} goes around the places of the cell: {content}")
+        elif kind == "status" and mine:
+            self.idle = content["execution_state"] == "idle"
+
+    @property
+    def texts(self) -> list[str]:
+        return [data["text/plain"] for name, data in self.outputs.items() if name != "panel"]
+
+    def send(self, comm: str, data: dict) -> None:
+        message = self.kernel.client.session.msg("comm_msg", {"comm_id": comm, "data": data})
+        self.kernel.client.shell_channel.send(message)
+
+    def choose(self, name: str, index: int) -> None:
+        self.send(self.widgets[name], {"method": "update", "state": {"index": index}, "buffer_paths": []})
+
+    def run(self) -> None:
+        self.send(self.widgets["Run"], {"method": "custom", "content": {"event": "click"}})
+
+    def says(self, text: str) -> None:
+        assert self.follow(lambda: text in self.said[-1]), f"it says {self.said[-1]!r}, never {text!r}"
+
+
+def test_the_first_run_is_ordinary_output_and_the_next_replaces_it(kernel):
+    cell = Cell(kernel, """
+def shown(n, way):
+    for i in range(n):
+        print("step", i)
+    return pictures.table([(n, way(n))], ["n", "way"])
+knobs(shown, n=[2, 1, 0], way=[abs, str])""")
+    assert cell.outputs["panel"].keys() == {"application/vnd.jupyter.widget-view+json", "text/plain"}
+    assert cell.said[-1].startswith("Done: n = 2, way = abs; it took ")
+    assert cell.texts == ["n  way\n2    2", "step 0\nstep 1"]
+    assert "<td" in [*cell.outputs.values()][1]["text/html"]
+    before = [*cell.outputs]
+    cell.choose("n", 1)
+    cell.choose("way", 1)
+    cell.run()
+    cell.says("Done: n = 1, way = str")
+    assert cell.texts == ["n  way\n1  1", "step 0"]
+    cell.choose("n", 2)
+    cell.run()
+    cell.says("Done: n = 0")
+    assert cell.texts == ["n  way\n0  0", ""]
+    assert [*cell.outputs] == before, "what was there is still there, in the same order"
+
+
+def test_live_plots_stay_in_one_place_and_end_as_pictures(kernel):
+    cell = Cell(kernel, """
+def train(steps):
+    for step in range(steps):
+        report(loss=step)
+def plotted(steps):
+    if steps != 4: return launch(train, steps, ranks=2, device="cpu", live=LivePlot("loss")).ranks
+    plot = LivePlot("loss")
+    for step in range(steps): plot.update(loss=1.0)  # and nobody closes it
+knobs(plotted, steps=[3, 5, 4])""")
+    before = [*cell.outputs]
+    for index, steps in enumerate((3, 5, 4)):
+        if index:
+            cell.choose("steps", index)
+            cell.run()
+            cell.says(f"Done: steps = {steps}")
+        assert [*cell.outputs] == before
+        assert "image/png" in cell.outputs[before[-1]]
+        assert f"step {steps}" in cell.texts[-1]
+
+
+@pytest.mark.parametrize(("index", "name"), [(1, "launch"), (2, "python"), (3, "launches")])
+def test_jupyters_stop(kernel, index, name):
+    cell = Cell(kernel, FOR_EVER)
+    assert cell.texts == ["'result none'", "begun"]
+    cell.choose("loop", index)
+    cell.run()
+    cell.says(f"Running with loop = {name}")
+    ranks = []
+    if name == "launch":
+        ranks = eventually(lambda: [*kernel.ranks()] if len(kernel.ranks()) == 2 else None)
+    kernel.manager.interrupt_kernel()
+    cell.says("Stopped.\nThe result shown is that of loop = none.")
+    assert cell.texts[0] == "'result none'"
+    assert not gone(ranks)
+    kernel.assert_usable(TWO)
+    cell.choose("loop", 0)
+    cell.run()
+    cell.says("Done: loop = none")
+
+
+def test_stops_at_any_moment_leave_nothing_and_a_kernel_that_works(kernel):
+    cell = Cell(kernel, """
+def busy(n):
+    for i in range(n):
+        launch(rank_of, ranks=1, device="cpu") if i % 2 else sum(range(1000))
+knobs(busy, n=[0, 10**6])""")
+    cell.choose("n", 1)
+    random.seed(0)
+    for _ in range(20):
+        cell.run()
+        cell.says("Running")
+        time.sleep(random.random() * 0.2)
+        kernel.manager.interrupt_kernel()
+        cell.says("Stopped.")
+    for _ in range(5):
+        kernel.manager.interrupt_kernel()  # nothing runs: nothing is stopped
+    kernel.assert_usable(TWO)
+
+
+def test_clicks_during_a_run_ask_for_no_other(kernel):
+    cell = Cell(kernel, "ran = []\nknobs(lambda n: ran.append(n) or time.sleep(0.2), n=[1, 2])")
+    cell.choose("n", 1)
+    for _ in range(3):
+        cell.run()
+    cell.says("Done: n = 2")
+    assert kernel.run("time.sleep(1); print(ran)").text == "[1, 2]\n"
+
+
+def test_a_click_that_another_thread_hears_waits_for_the_main_one(kernel):
+    """Some kernels hear widgets in a thread of their own, a subshell, while a cell is running."""
+    client = kernel.client
+    client.control_channel.send(client.session.msg("create_subshell_request"))
+    subshell = client.get_control_msg(timeout=60)["content"]["subshell_id"]
+
+    def in_subshell(code: str) -> None:
+        message = client.session.msg("execute_request", {"code": code, "silent": True})
+        message["header"]["subshell_id"] = subshell
+        client.shell_channel.send(message)
+
+    kernel.run("import threading; from ipywidgets.widgets.widget import _instances; go_on = threading.Event()")
+    cell = Cell(kernel, "knobs(lambda n: str(threading.current_thread() is threading.main_thread()), n=[1])")
+    kernel.send("go_on.wait(60)")
+    in_subshell(f"_instances['{cell.widgets['Run']}'].click()")
+    cell.says("Waiting for the kernel")
+    in_subshell("go_on.set()")
+    cell.says("Done: n = 1")
+    assert cell.texts == ["'True'"]
+
+
+def test_an_error_is_said_beside_the_controls_and_the_result_stays(kernel):
+    cell = Cell(kernel, """
+def fails(how):
+    if how == "rank": launch(lambda: 1 / 0, ranks=1, device="cpu")
+    return how or 1 / 0
+knobs(fails, how=["not", "rank", 0])""")
+    for index, words in ((1, "rank 0 of 1 raised ZeroDivisionError"), (2, "return how or 1 / 0")):
+        cell.choose("how", index)
+        cell.run()
+        cell.says(words)
+        assert cell.texts == ["'not'"]
+        assert "knobs.py" not in cell.said[-1]
+        assert "The result shown is that of how = not." in cell.said[-1]
+    cell.choose("how", 0)
+    cell.run()
+    cell.says("Done")
+
+
+def test_the_cell_raises_what_its_first_run_raises(kernel):
+    assert Cell(kernel, "knobs(lambda n: 1 / n, n=[0, 1])").error == "ZeroDivisionError"
+
+
+def test_a_page_that_was_loaded_again_is_told(kernel):
+    cell = Cell(kernel, "knobs(lambda n: n, n=[1, 2])")
+    session = kernel.client.session
+    message = session.msg("comm_open", {"comm_id": "0" * 32, "target_name": "jupyter.widget.control", "data": {}})
+    message["metadata"] = {"version": "1.0.0"}
+    kernel.client.shell_channel.send(message)
+    cell.send("0" * 32, {"method": "request_states"})
+    cell.run()
+    cell.says("This page was loaded again: run the cell")
+
+
+def test_in_a_script_the_function_is_called_once():
+    calls = []
+    knobs(lambda **values: calls.append(values), n=[1, 2], way=[None, 3])
+    assert calls == [{"n": 1, "way": None}]
