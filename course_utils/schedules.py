@@ -301,7 +301,3 @@ def bubble(ranks: int, micro_batches: int, *, chunks: int = 1, split: bool = Fal
     """
     return (ranks - 1) / ((3 if split else chunks) * micro_batches + ranks - 1)
 
-
-def idle(timeline: Timeline) -> float:
-    """Share of the timeline in which ranks compute nothing, 0 to 1, the mean over ranks: a bubble as it was."""
-    return sum(timeline.idle(rank) for rank in timeline.ranks) / len(timeline.ranks)

@@ -34,25 +34,23 @@ TEXT, SMALL = 12, 11  # font sizes in px
 WIDTH = 760  # a figure's full width in px
 GRID, AXIS, QUIET = 0.14, 0.5, 0.75  # opacities over currentColor
 
+BOX = f"max-width:{WIDTH}px;font:{TEXT}px {FONT};padding:4px 8px"  # what a picture in HTML stands in
+
 _WORDS = {
-    "data": ("data", "load", "loader", "batch", "fetch"),
-    "forward": ("forward", "fwd", "loss"),
-    "backward": ("backward", "bwd"),
-    "communication": (
-        *("communication", "all-reduce", "allreduce", "all-gather", "allgather", "reduce-scatter", "reduce"),
-        *("all-to-all", "broadcast", "send", "recv", "receive", "gather", "scatter", "barrier"),
-    ),
-    "optimizer": ("optimizer", "optimiser", "step", "update"),
-    "idle": ("idle", "wait", "waiting", "bubble"),
+    "data": "data load loader batch fetch",
+    "forward": "forward loss",
+    "backward": "backward",
+    "communication": "communication all reduce gather scatter broadcast send recv receive barrier",
+    "optimizer": "optimizer step update",
+    "idle": "idle wait waiting bubble",
 }
-_ROLE_OF = {word: role for role, words in _WORDS.items() for word in words}
-_PATTERN = re.compile(r"(?<![a-z])(" + "|".join(sorted(_ROLE_OF, key=len, reverse=True)) + r")(?![a-z])")
+_ROLE_OF = {word: role for role, words in _WORDS.items() for word in words.split()}
 
 
 def role_of(name: str) -> str:
     """Role of a span by its name: the first word that is known ("all-reduce bucket 2" -> "communication")."""
-    found = _PATTERN.search(name.lower().replace("_", "-").replace("all reduce", "all-reduce"))
-    return _ROLE_OF[found[1]] if found else "other"
+    words = re.findall("[a-z]+", name.lower())
+    return next((_ROLE_OF[word] for word in words if word in _ROLE_OF), "other")
 
 
 def color(key: int | str, position: int = 0) -> str:

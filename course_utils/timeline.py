@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from . import drawing
 from .errors import CourseError
 from .style import role_of
 
@@ -37,8 +36,7 @@ class Span:
 class Timeline:
     """Spans of all ranks, sorted by start; the last line of a cell draws it as a Gantt chart.
 
-    `rank` and `lane` narrow a question; without them it is about all. Work that overlaps counts once in `busy`,
-    `overlap` and `idle`, and fully in `total`. Spans of the role "idle" are never busy.
+    Work that overlaps counts once in `busy`, `overlap` and `idle`. Spans of the role "idle" are never busy.
     """
 
     def __init__(self, spans: Iterable[Span], *, title: str = "") -> None:
@@ -53,7 +51,9 @@ class Timeline:
         return f"Timeline({len(self.spans)} spans of {ranks}, {1000 * self.seconds:.1f} ms)"
 
     def _repr_png_(self) -> tuple[bytes, dict]:
-        return drawing.of(self)._repr_png_()
+        from .pictures.gantt import gantt  # only what is looked at is drawn
+
+        return gantt(self)._repr_png_()
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -83,6 +83,17 @@ class Timeline:
         inside = (s for s in self.spans if s.end > start and s.start < end)
         return Timeline((replace(s, start=max(s.start, start), end=min(s.end, end)) for s in inside), title=self.title)
 
+    def last(self, name: str) -> Timeline:
+        """The end of the timeline: from where the first of the ranks begins its last span of this name."""
+        starts = {s.rank: s.start for s in self.spans if s.name == name}  # by start, so that the last one stays
+        if not starts:
+            raise CourseError(f"last({name!r}): there is no such span, only {sorted({s.name for s in self.spans})}.")
+        return self.between(min(starts.values()), self.end)
+
+    def titled(self, title: str) -> Timeline:
+        """The same timeline with a title."""
+        return Timeline(self.spans, title=title)
+
     def flat(self) -> Timeline:
         """The same timeline where no two spans of a lane overlap: what goes on inside a span is cut out of it.
 
@@ -105,49 +116,22 @@ class Timeline:
         return [o for o in self.spans if o is not s and (o.rank, o.lane) == (s.rank, s.lane) and s.start <= o.start
                 and o.end <= s.end and o.seconds < s.seconds]
 
-    def total(self, name: str | None = None, rank: int | None = None, lane: str | None = None) -> float:
-        """Seconds summed over the spans of this name or role ("forward", "all-reduce", "communication")."""
-        return sum(
-            s.seconds
-            for s in self.spans
-            if (name is None or name in (s.name, s.role)) and rank in (None, s.rank) and lane in (None, s.lane)
-        )
-
-    def busy(self, rank: int, lane: str = "compute") -> float:
-        """Seconds in which this lane of this rank had something to do."""
-        return sum(b - a for a, b in self._intervals(rank, lane))
+    def busy(self, rank: int, *lanes: str) -> float:
+        """Seconds in which this rank had something to do in one of these lanes, "compute" if none is named."""
+        seconds, until = 0.0, float("-inf")
+        for s in self.spans:  # by start
+            if s.rank == rank and s.lane in (lanes or ("compute",)) and s.role != "idle":
+                seconds += max(0.0, s.end - max(s.start, until))
+                until = max(until, s.end)
+        return seconds
 
     def overlap(self, rank: int | None = None) -> float:
         """Seconds in which a rank computed and communicated at once, summed over ranks if `rank` is None."""
         if rank is None:
-            return sum(self.overlap(r) for r in self.ranks)
-        return sum(
-            max(0.0, min(b, d) - max(a, c))
-            for a, b, c, d in _pairs(self._intervals(rank, "compute"), self._intervals(rank, "communication"))
-        )
+            return sum(map(self.overlap, self.ranks))
+        return self.busy(rank) + self.busy(rank, "communication") - self.busy(rank, "compute", "communication")
 
-    def idle(self, rank: int, lane: str = "compute") -> float:
-        """Share of the whole timeline, 0 to 1, in which this lane of this rank had nothing to do."""
-        return 1 - self.busy(rank, lane) / self.seconds if self.seconds else 0.0
-
-    def _intervals(self, rank: int, lane: str) -> list[tuple[float, float]]:
-        merged: list[tuple[float, float]] = []
-        for s in self.spans:
-            if s.rank != rank or s.lane != lane or s.role == "idle":
-                continue
-            if merged and s.start <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(merged[-1][1], s.end))
-            else:
-                merged.append((s.start, s.end))
-        return merged
-
-
-def _pairs(left: list[tuple[float, float]], right: list[tuple[float, float]]) -> Iterable[tuple[float, ...]]:
-    """Candidate pairs of two sorted lists of disjoint intervals, in linear time."""
-    i = j = 0
-    while i < len(left) and j < len(right):
-        yield (*left[i], *right[j])
-        if left[i][1] <= right[j][1]:
-            i += 1
-        else:
-            j += 1
+    def idle(self, rank: int | None = None) -> float:
+        """Share of the timeline, 0 to 1, in which a rank had nothing to compute; the ranks' mean if it is None."""
+        ranks = self.ranks if rank is None else [rank]
+        return 1 - sum(map(self.busy, ranks)) / (len(ranks) * self.seconds) if self.seconds else 0.0

@@ -25,16 +25,6 @@ def test_spans_are_sorted_and_measured():
     assert repr(timeline) == "Timeline(6 spans of 2 ranks, 8000.0 ms)"
 
 
-def test_total_by_name_role_rank_and_lane():
-    timeline = two_ranks()
-    assert timeline.total() == 15.5
-    assert timeline.total("forward") == 6.0
-    assert timeline.total("forward", rank=0) == 2.0
-    assert timeline.total("communication") == 5.5
-    assert timeline.total("all-reduce 0") == 3.0
-    assert timeline.total(lane="communication", rank=1) == 1.0
-
-
 def test_overlap_counts_only_time_in_which_both_lanes_work():
     timeline = two_ranks()
     assert timeline.overlap(0) == pytest.approx(2.0 + 0.5)  # 3..5 and 5.5..6
@@ -56,20 +46,31 @@ def test_idle_is_a_share_and_idle_spans_are_not_work():
     assert timeline.busy(0) == 2
     assert timeline.idle(0) == 0.5
     assert two_ranks().idle(1) == 0.5
+    assert two_ranks().idle() == pytest.approx(1 - (6 + 4) / 16)
     assert two_ranks().idle(7) == 1.0
 
 
 def test_between_cuts_spans_at_its_borders():
     part = two_ranks().between(1.0, 3.5)
     assert (part.start, part.end) == (1.0, 3.5)
-    assert part.total("backward") == 1.5
     assert part.overlap(0) == 0.5
     assert not any(s.name == "all-reduce 1" for s in part.spans)
 
 
+def test_last_begins_where_the_first_rank_begins_its_last_one():
+    timeline = Timeline([Span(r, name, i + 0.1 * r + at, i + 0.1 * r + at + 0.4) for i in range(3) for r in (0, 1)
+                         for name, at in (("forward", 0.0), ("backward", 0.5))], title="t")
+    last = timeline.last("forward")
+    assert (last.start, len(last), last.title) == (2.0, 5, "t")  # with the end of rank 1's backward before it
+    assert timeline.last("backward").start == 2.5
+    with pytest.raises(CourseError, match="no such span, only"):
+        timeline.last("all-reduce")
+    assert (timeline.titled("other").title, timeline.title) == ("other", "t")
+
+
 def test_an_empty_timeline_answers():
     empty = Timeline([])
-    assert (empty.seconds, empty.ranks, empty.overlap(), empty.total(), empty.idle(0)) == (0.0, (), 0, 0, 0.0)
+    assert (empty.seconds, empty.ranks, empty.overlap(), empty.idle(0)) == (0.0, (), 0, 0.0)
     assert empty._repr_png_()[1]["alt"].endswith("No spans were recorded.")
 
 
@@ -89,7 +90,6 @@ def test_flat_cuts_inner_work_out_of_what_is_around_it():
         (0, "forward", 0, 1), (1, "forward", 0, 5), (0, "all-gather", 1, 2), (0, "forward", 2, 3),
         (0, "send", 2, 6), (0, "all-gather", 3, 4), (0, "forward", 4, 5),
     ]
-    assert flat.total("forward", rank=0) == 3
     assert flat.title == "t"
     assert Timeline(flat.spans).flat().spans == flat.spans
 

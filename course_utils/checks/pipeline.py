@@ -96,7 +96,7 @@ def _play(
     if any(held > most for held, most in zip(schedule.held, allowed, strict=True)):
         wrong(f"{case}: it works, but it holds too many activations at once. By rank:",
               expected=f"at the most {allowed}", got=[int(held) for held in schedule.held])
-    bubble, found = schedules.bubble(ranks, micro_batches, split=split), schedules.idle(timeline)
+    bubble, found = schedules.bubble(ranks, micro_batches, split=split), timeline.idle()
     if found > bubble + 1e-9:
         wrong(f"{case}: the memory is right, but ranks wait too long.",
               expected=f"a bubble of {bubble:.1%}", got=f"{found:.1%}; rank 0 does {orders[0]!r}")

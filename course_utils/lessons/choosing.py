@@ -7,7 +7,7 @@ from itertools import product
 
 from .. import style
 from ..pictures import Picture
-from ..pictures.png import blank, to_png
+from ..pictures.picture import blank, to_png
 from ..planner import Cluster, Cost, Model, Plan, plans
 
 SIZES = {"1.7 B": (24, 2304, 24), "7.5 B": (32, 4096, 36), "18 B": (48, 6144, 40), "39 B": (64, 8192, 48),

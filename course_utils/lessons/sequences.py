@@ -75,9 +75,7 @@ def forward_timeline(forward: Callable[..., Any], layout: Layout, *, ranks: int)
     """Who does what in one `forward(q, k, v, places)`, after one that warms up."""
     n = 1920 if pick(ranks=ranks).type == "cpu" else 4800  # a GPU needs more to be busy
     timeline = launch(_twice, forward, layout, n, ranks=ranks).timeline
-    second = sorted(s.start for s in timeline.spans if s.name == "turn")[ranks]
-    timeline = timeline.between(second, timeline.end)
-    spans = (s for s in timeline.spans if s.name != "turn")
+    spans = (s for s in timeline.last("turn").spans if s.name != "turn")
     return Timeline(spans, title=f"{n} tokens, {layout.__name__.replace('_', ' ')}")
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import style
-from ..pictures.picture import Picture
-from ..pictures.png import blank, to_png
+from ..pictures.picture import Picture, blank, to_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,17 +1,15 @@
 """Pictures for notebooks: they follow the page's theme, carry a text for screen readers and need no kernel to stay.
 
-Start with `picture.py`. `gantt.py` draws timelines, `player.py` and `explorer.py` are alive in the page (their .js lies
+Start with `picture.py`. `gantt.py` draws timelines, players and `explorer.py` are alive in the page (their .js lies
 beside them), `curves.py` is what live plots (`live.py`) are made of; `board.py` shows what was measured.
 """
 
 from .collective import collective
 from .curves import curves_png, curves_svg
 from .explorer import explorer
-from .gantt import gantt
+from .gantt import gantt, pipelines
 from .matmul import matmul
-from .picture import Picture
-from .pipeline_chart import pipelines
-from .player import player
+from .picture import Picture, player
 from .shares import shares
 from .tables import bars, table
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from .. import style
 from ..errors import CourseError
-from .picture import Picture
-from .player import player
+from .picture import Picture, player
 
 Held = tuple[tuple[frozenset[int], ...], ...]
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from .. import style
 from .axes import Panel, Series, spread, text_of, tick_texts, x_span
-from .picture import Picture
-from .png import FONTS, blank, gridlines, to_png
+from .picture import FONTS, Picture, blank, gridlines, to_png
 
 Panels = Mapping[str, Mapping[int | str, Series]]
 

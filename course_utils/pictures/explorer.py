@@ -7,9 +7,8 @@ import json
 
 from .. import style
 from ..schedules import SCHEDULES, make
-from .picture import Picture, as_html
-from .pipeline_chart import SHADES, pipelines
-from .scripts import script
+from .gantt import SHADES, pipelines
+from .picture import Picture, as_html, script
 
 COLORS = {"F": SHADES["forward"], "B": SHADES["backward"], "W": SHADES["backward-weight"],
           "S": [style.ROLE["communication"]] * 2}

@@ -1,61 +1,65 @@
-"""A timeline as a Gantt chart, a PNG: every viewer of notebooks shows it, without a kernel and without trust."""
+"""Timelines as Gantt charts, PNGs: every viewer of notebooks shows them, without a kernel and without trust."""
 
 from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from .. import drawing, style
+from .. import style
 from ..timeline import Span, Timeline
-from .axes import tick_texts, ticks
-from .picture import Picture
-from .png import FONTS, blank, gridlines, to_png
+from .picture import FONTS, Picture, blank, gridlines, to_png
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-LEFT, RIGHT = 60, 26  # px beside the bars: the ranks' names, and half a tick's text
-UNITS = style.WIDTH - LEFT - RIGHT  # px the time axis is long
-LANE, THIN, GAP = 20, 9, 9  # heights of a compute lane and of any other, and the space below a rank, px
+LEFT, RIGHT, LINE = 60, 26, 18  # px: beside the bars, for the ranks' names and half a tick's text; a line of text
+UNITS = style.WIDTH - LEFT - RIGHT  # px that the time axis is long
+ROW, THIN, GAP = 20, 9, 6  # px: a compute lane, any other, the space below a rank
 LEVELS = 3  # rows that a thin lane is split into when its spans overlap, as buckets under way at once do
-LINE = 18  # height of a line of text, px
-TITLE = 95  # characters of a title that fit on one line
+SHADES = {  # of even and odd rounds of micro-batches
+    "forward": (style.ROLE["forward"], "#99C7E0"),
+    "backward": (style.ROLE["backward"], "#EEBF99"),
+    "backward-input": (style.ROLE["backward"], "#EEBF99"),
+    "backward-weight": (style.ROLE["optimizer"], "#99D8C7"),
+}
+HALVES = {"backward-input": "B, input half of a backward", "backward-weight": "W, weight half"}
 
 
-class Bar(NamedTuple):
-    """One or more spans of one lane, in px of the time axis."""
+class Box(NamedTuple):
+    """A bar: from where to where in seconds, where in px from the top, its colours, and the word on it."""
 
     left: float
     right: float
-    role: str
-    spans: list[Span]
+    top: float
+    high: float
+    fill: str
+    edge: str = "none"
+    word: str = ""
 
 
-def bars_of(spans: list[Span], start: float, scale: float, least: float) -> list[Bar]:
-    """Spans at least `least` px wide as they are; shorter neighbours share a bar in the role that lasts longest."""
-    bars: list[Bar] = []
-    short: list[Span] = []
-
-    def flush() -> None:
-        if short:
-            weights = Counter()
-            for s in short:
-                weights[s.role] += s.seconds + 1e-12
-            left, right = (short[0].start - start) * scale, (max(s.end for s in short) - start) * scale
-            bars.append(Bar(left, max(right, left + 0.6), weights.most_common(1)[0][0], list(short)))
-            short.clear()
-
-    for s in spans:
-        left, right = (s.start - start) * scale, (s.end - start) * scale
-        if short and right - (short[0].start - start) * scale > least:
-            flush()
-        if right - left >= least:
-            bars.append(Bar(left, right, s.role, [s]))
-        else:
-            short.append(s)
-    flush()
-    return sorted(bars, key=lambda b: b.left)
+def gantt(timeline: Timeline) -> Picture:
+    """A row per rank, a thinner one below it for each further lane; see `Timeline`, which draws itself with this."""
+    ranks, lanes, seconds = timeline.ranks, timeline.lanes, timeline.seconds or 1e-9
+    each = ROW + GAP + (len(lanes) - 1) * (THIN + 2)
+    boxes, short = [], 0
+    for i, rank in enumerate(ranks):
+        for lane in lanes:
+            mine = [s for s in timeline.spans if (s.rank, s.lane) == (rank, lane)]
+            bars = _merged(mine, 0.5 * seconds / UNITS)
+            short += sum(len(bar) for bar in bars if len(bar) > 1)
+            top = i * each + (ROW + 2 + (lanes.index(lane) - 1) * (THIN + 2)) * (lane != lanes[0])
+            boxes += _boxes(bars, timeline.start, top, seconds, thin=lane != lanes[0])
+    says = finding(timeline)
+    foot = f"Thin rows: {', '.join(lanes[1:])}. " if len(lanes) > 1 else ""
+    foot += f"{short:,} spans too short to see share bars with their neighbours." if short else ""
+    roles = {s.role for s in timeline.spans}
+    image = _chart(
+        {"": ([*ranks], each, boxes)}, seconds, foot=foot,
+        title=f"{timeline.title}{'. ' if ':' in timeline.title else ': '}{says}" if timeline.title else says,
+        legend={role: _look(role) for role in style.ROLE if role in roles},
+    )
+    alt = (f"{timeline.title + ': ' if timeline.title else ''}Gantt chart of {len(timeline.spans):,} spans of "
+           f"{len(ranks)} rank{'s' if len(ranks) != 1 else ''} over {1000 * timeline.seconds:.1f} ms. {says}.")
+    return Picture("", alt, png=image)
 
 
 def finding(timeline: Timeline) -> str:
@@ -70,115 +74,112 @@ def finding(timeline: Timeline) -> str:
     for s in timeline.spans:
         by_role[s.role if s.role != "other" else s.name] += s.seconds if s.role != "idle" else 0
     (first, most), *_ = by_role.most_common(1)
-    idle = sum(timeline.idle(r) for r in ranks) / len(ranks)
+    idle = timeline.idle()
     waiting = f", {'ranks wait' if len(ranks) > 1 else 'waiting'} {idle:.0%} of it" if idle >= 0.1 else ""
     return f"{first.capitalize()} takes {most / (len(ranks) * seconds):.0%} of the time{waiting}"
 
 
-def levels_of(bars: list[Bar]) -> list[tuple[int, Bar]]:
-    """Each bar with the first row in which nothing is under way when it begins; the last row takes what is left."""
+def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str = "", unit: str = "s") -> Picture:
+    """Pipelines below each other on one time axis, all from 0, each box with the number of its micro-batch.
+
+    unit: that of the spans' times, in words where it is not seconds: "forwards".
+    """
+    seconds = max(timeline.seconds for timeline in timelines.values())
+    panels, said = {}, []
+    for name, timeline in timelines.items():
+        said.append(f"{name}: {timeline.idle():.1%} of the time is waiting")
+        boxes = []
+        for i, rank in enumerate(timeline.ranks):
+            boxes.append(Box(0, timeline.seconds, i * (ROW + 4), ROW, style.GREY + "2E"))
+            for s in timeline.spans:
+                kind, *_, number = s.name.split()
+                if s.rank == rank and kind in SHADES:  # the edge is dark, because pale shades are hard to see on white
+                    fill = SHADES[kind][int(number) // len(timeline.ranks) % 2]
+                    begin, end = s.start - timeline.start, s.end - timeline.start
+                    boxes.append(Box(begin, end, i * (ROW + 4), ROW, fill, SHADES[kind][0], s.name.split()[1]))
+        panels[said[-1]] = [*timeline.ranks], ROW + 4, boxes
+    kinds = {s.name.split()[0] for timeline in timelines.values() for s in timeline.spans}
+    legend = {HALVES.get(kind, kind): (SHADES[kind][0], "none") for kind in SHADES if kind in kinds}
+    legend["waiting"] = style.GREY + "40", "none"
+    ranks = max(len(timeline.ranks) for timeline in timelines.values())
+    alt = f"{title or 'Pipeline'}. Gantt chart of {ranks} ranks. {'; '.join(said)}. {foot}".strip()
+    return Picture("", alt, png=_chart(panels, seconds, unit=unit, title=title, foot=foot, legend=legend))
+
+
+def _merged(spans: list[Span], least: float) -> list[list[Span]]:
+    """Spans of at least so many seconds by themselves; shorter neighbours together, no longer than that in all."""
+    bars: list[list[Span]] = []
+    for s in spans:
+        short = s.seconds < least
+        if short and bars and bars[-1][-1].seconds < least and s.end - bars[-1][0].start <= least:
+            bars[-1].append(s)
+        else:
+            bars.append([s])
+    return bars
+
+
+def _boxes(bars: list[list[Span]], start: float, top: float, seconds: float, *, thin: bool) -> list[Box]:
+    """A row's bars, the longest first, so that what is inside lies on top; thin ones that overlap lie apart."""
     ends, placed = [float("-inf")] * LEVELS, []
     for bar in bars:
-        level = next((i for i, end in enumerate(ends) if end <= bar.left + 0.5), LEVELS - 1)
-        ends[level] = max(ends[level], bar.right)
-        placed.append((level, bar))
-    return placed
+        left, right = bar[0].start - start, max(s.end for s in bar) - start
+        level = next((i for i, end in enumerate(ends) if end <= left + 0.5 * seconds / UNITS), LEVELS - 1)
+        ends[level] = max(ends[level], right)
+        placed.append((level if thin else 0, left, right, max(bar, key=lambda s: s.seconds)))
+    rows = 1 + max((level for level, *_ in placed), default=0)
+    high = (THIN if thin else ROW) / rows
+    boxes = [Box(left, right, top + level * high, high - (rows > 1), *_look(s.role), "" if thin else s.name)
+             for level, left, right, s in placed]
+    return sorted(boxes, key=lambda box: box.left - box.right)
 
 
-@drawing.of.register(Timeline)
-def gantt(timeline: Timeline) -> Picture:
-    """A row per rank, a thinner one below it for each further lane; see `Timeline`, which draws itself with this."""
-    ranks, lanes, seconds = timeline.ranks, timeline.lanes, timeline.seconds or 1e-9
-    says = finding(timeline)
-    alt = (f"{timeline.title + ': ' if timeline.title else ''}Gantt chart of {len(timeline.spans):,} spans of "
-           f"{len(ranks)} rank{'s' if len(ranks) != 1 else ''} over {1000 * timeline.seconds:.1f} ms. {says}.")
-    rows = {(r, lane): bars_of([s for s in timeline.spans if s.rank == r and s.lane == lane],
-                               timeline.start, UNITS / seconds, 0.5) for r in ranks for lane in lanes}
-    bars = [bar for row in rows.values() for bar in row]
-    notes = _notes(bars, lanes)
-    high = len(ranks) * (LANE + GAP + (len(lanes) - 1) * (THIN + 2))  # px of all rows
-    then = ". " if ":" in timeline.title else ": "
-    title = textwrap.wrap(f"{timeline.title}{then}{says}" if timeline.title else says, TITLE)
-    top, bottom = LINE * (1 + len(title)) - 4, LINE * (3 + bool(notes))
-    width, height = style.WIDTH, top + high + bottom
-    figure = blank(width, height)
-    figure.text(8 / width, 1 - 6 / height, "\n".join(title), va="top", **FONTS | {"fontsize": 9.7},
-                fontweight="bold", parse_math=False)
-    ax = figure.add_axes((LEFT / width, bottom / height, UNITS / width, max(high, 1) / height), facecolor="none")
-    ax.set(xlim=(0, UNITS), ylim=(max(high, 1), 0), yticks=[])
-    if ranks:
-        _axis(ax, seconds)
-    else:
-        ax.set_axis_off()
-    y = 0
-    for rank in ranks:
-        ax.text(-8, y + LANE / 2, f"rank {rank}", ha="right", va="center", **FONTS)
-        for lane in lanes:
-            if lane == lanes[0]:
-                _compute(ax, rows[rank, lane], y)
-                y += LANE + 2
-            else:
-                _beside(ax, rows[rank, lane], y)
-                y += THIN + 2
-        y += GAP - 2
-    _legend(figure, {bar.role for bar in bars}, (4 / width, (LINE * bool(notes)) / height))
-    if notes:
-        figure.text(8 / width, 5 / height, notes, **FONTS)
-    return Picture("", alt, png=to_png(figure))
+def _look(role: str) -> tuple[str, str]:
+    """Fill and edge; idle is hollow, so that its name can be read on it."""
+    return ("none", style.GREY) if role == "idle" else (style.ROLE[role], "none")
 
 
-def _notes(bars: list[Bar], lanes: tuple[str, ...]) -> str:
-    thin = f"Thin rows: {', '.join(lanes[1:])}. " if len(lanes) > 1 else ""
-    merged = sum(len(bar.spans) for bar in bars if len(bar.spans) > 1)
-    return thin + (f"{merged:,} spans too short to see share bars with their neighbours." if merged else "")
-
-
-def _axis(ax: Axes, seconds: float) -> None:
-    span, unit = (1000 * seconds, "ms") if seconds < 10 else (seconds, "s")
-    marks = [t for t in ticks(0, span) if t <= span * 1.0001]
-    ax.set_xticks([t / span * UNITS for t in marks], tick_texts(marks), **FONTS)
-    ax.set_xlabel(f"time ({unit})", labelpad=2, **FONTS)
-    gridlines(ax, "x")
-
-
-def _paint(ax: Axes, bars: list[Bar], y: float, height: float) -> None:
-    """All of a row in one collection: an artist for each would take matplotlib minutes."""
-    wide = [bar.right - bar.left for bar in bars]
-    places = [(bar.left, w - min(0.9, 0.2 * w)) for bar, w in zip(bars, wide, strict=True)]  # a seam to the next
-    looks = [_look(bar.role) for bar in bars]
-    ax.broken_barh(places, (y, height), **{key: [look[key] for look in looks] for key in ("fc", "ec", "lw")})
-
-
-def _look(role: str) -> dict:
-    """Idle is hollow, so that its name can be read on it."""
-    hollow = {"fc": "none", "ec": style.GREY, "lw": 0.8}
-    return hollow if role == "idle" else {"fc": style.ROLE[role], "ec": "none", "lw": 0}
-
-
-def _compute(ax: Axes, bars: list[Bar], y: float) -> None:
-    """Bars with their names where these fit; the longest first, so that what is inside lies on top."""
-    bars = sorted(bars, key=lambda b: b.left - b.right)
-    _paint(ax, bars, y, LANE)
-    for bar in bars:
-        name = bar.spans[0].name
-        if len(bar.spans) == 1 and bar.right - bar.left > 7 * len(name) + 6:
-            color = style.GREY if bar.role == "idle" else style.ink(style.ROLE[bar.role])
-            ax.text((bar.left + bar.right) / 2, y + LANE / 2, name, ha="center", va="center_baseline",
-                    color=color, fontsize=style.SMALL * 0.72, parse_math=False)
-
-
-def _beside(ax: Axes, bars: list[Bar], y: float) -> None:
-    """A thin lane; spans that overlap lie one above the other."""
-    placed = levels_of(bars)
-    rows = 1 + max((level for level, _ in placed), default=0)
-    for row in range(rows):
-        _paint(ax, [bar for level, bar in placed if level == row], y + row * THIN / rows, THIN / rows - (rows > 1))
-
-
-def _legend(figure: object, roles: set[str], corner: tuple[float, float]) -> None:
+def _chart(panels: Mapping[str, tuple[list[int], int, list[Box]]], seconds: float, *, title: str, foot: str,
+           legend: Mapping[str, tuple[str, str]], unit: str = "s") -> bytes:
+    """Panels below each other on one time axis: {what stands above it: (ranks, px a rank, boxes)}."""
     from matplotlib.patches import Patch
 
-    shown = [role for role in style.ROLE if role in roles]
-    patches = [Patch(**_look(role)) for role in shown]
-    figure.legend(patches, shown, ncols=len(shown) or 1, frameon=False, loc="lower left", bbox_to_anchor=corner,
-                  fontsize=FONTS["fontsize"], labelcolor=style.GREY, handlelength=0.9, handleheight=0.9, borderpad=0.2)
+    lines = textwrap.wrap(title, 95)
+    bottom = LINE * (3 + bool(foot))
+    width, height = style.WIDTH, LINE * len(lines) + 8 + bottom
+    height += sum(LINE * bool(name) + max(1, len(ranks)) * each for name, (ranks, each, _) in panels.items())
+    figure = blank(width, height)
+    text = FONTS | {"parse_math": False}
+    figure.text(8 / width, 1 - 4 / height, "\n".join(lines), va="top", **text | {"fontsize": 9.7}, fontweight="bold")
+    scale, unit = (1000, "ms") if unit == "s" and seconds < 10 else (1, unit)
+    y = LINE * len(lines) + 8
+    for name, (ranks, each, boxes) in panels.items():
+        figure.text(LEFT / width, 1 - y / height, name, va="top", **text)
+        y += LINE * bool(name) + max(1, len(ranks)) * each
+        ax = figure.add_axes((LEFT / width, 1 - y / height, UNITS / width, max(1, len(ranks)) * each / height),
+                             facecolor="none")
+        ax.set(xlim=(0, seconds * scale), ylim=(max(1, len(ranks)) * each, 0))
+        ax.tick_params(labelcolor=style.GREY, labelsize=text["fontsize"], labelbottom=name == [*panels][-1])
+        ax.set_yticks([i * each + ROW / 2 for i in range(len(ranks))], [f"rank {rank}" for rank in ranks])
+        gridlines(ax, "x")
+        _paint(ax, boxes, scale, seconds)
+    ax.set_xlabel(f"time ({unit})", labelpad=2, color=style.GREY, fontsize=text["fontsize"])
+    figure.legend([Patch(fc=fill, ec=edge) for fill, edge in legend.values()], [*legend], ncols=len(legend) or 1,
+                  frameon=False, loc="lower left", bbox_to_anchor=(4 / width, LINE * bool(foot) / height),
+                  labelcolor=style.GREY, fontsize=text["fontsize"], handlelength=0.9, handleheight=0.9, borderpad=0.2)
+    figure.text(8 / width, 5 / height, foot, **text)
+    return to_png(figure)
+
+
+def _paint(ax: object, boxes: list[Box], scale: float, seconds: float) -> None:
+    """The boxes, a row of them in one collection: an artist for each would take matplotlib minutes."""
+    px = UNITS / seconds
+    for row in dict.fromkeys((box.top, box.high) for box in boxes):
+        mine = [box for box in boxes if (box.top, box.high) == row]
+        seams = [min(0.9 / px, 0.2 * (box.right - box.left)) for box in mine]  # to the next box
+        places = [(scale * b.left, scale * (b.right - b.left - seam)) for b, seam in zip(mine, seams, strict=True)]
+        ax.broken_barh(places, row, facecolors=[b.fill for b in mine], edgecolors=[b.edge for b in mine], lw=0.6)
+    for box in boxes:
+        if box.word and (box.right - box.left) * px > 7 * len(box.word) + 6:
+            color = style.GREY if box.fill == "none" else style.ink(box.fill)
+            ax.text(scale * (box.left + box.right) / 2, box.top + box.high / 2, box.word, ha="center",
+                    va="center_baseline", color=color, fontsize=style.SMALL * 0.72, parse_math=False)

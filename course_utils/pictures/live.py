@@ -13,7 +13,7 @@ from ..errors import CourseError
 from . import curves, kept
 from .axes import text_of
 from .files import Files, Until, ended
-from .png import png_width
+from .picture import png_width
 from .progress import Progress
 from .screen import Place, forget, place_of, shell
 from .values import RATE, SHORTEST, Values, number

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from .. import style
-from .picture import Picture
-from .player import player
+from .picture import Picture, player
 
 Matrix = tuple[tuple[int | None, ...], ...]  # None: this rank does not hold the number
 

@@ -1,12 +1,23 @@
-"""What a picture is: something a cell's last line shows, with a text for screen readers."""
+"""What a picture is: something that a cell's last line shows, with a text for screen readers; as HTML or as a PNG."""
 
 from __future__ import annotations
 
 import base64
 import html
-from typing import Any
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from .png import png_width
+from .. import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = 255  # of a PNG: text and a dozen hues need no more, and a notebook's outputs stay a quarter of the size
+FONTS = {"color": style.GREY, "fontsize": style.TEXT * 0.72}  # of a PNG's text: px at 100 dpi -> points
 
 
 class Picture:
@@ -25,10 +36,74 @@ class Picture:
         return (self.png, {"width": png_width(self.png), "alt": self.alt}) if self.png else None
 
 
-def as_html(frame: object) -> str:
+def player(frames: Iterable[object], *, title: str, alt: str, captions: Sequence[str] = ()) -> Picture:
+    """Frames to step through with buttons, a slider or the arrow keys; works in a saved page with no kernel.
+
+    Args:
+        frames: pictures, timelines, or HTML or SVG strings; without JavaScript the first one is shown.
+        captions: a line below each frame.
+    """
+    frames = [frame if isinstance(frame, str) else as_html(frame) for frame in frames]
+    data = {"frames": frames, "captions": list(captions) or None}
+    # "</script>" inside a frame must not end the script that holds it.
+    stored = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    first = f"1 of {len(frames)}" + (f": {captions[0]}" if captions else "")
+    page = (
+        f'<div data-course-player data-lm-suppress-shortcuts="true" role="group" '
+        f'aria-label="{html.escape(f"{title}: {alt}", quote=True)}" style="{style.BOX}">'
+        f"{heading(title)}<div data-stage>{frames[0]}</div>"
+        f'<div data-line aria-live="polite" style="min-height:18px">{html.escape(first)}</div>'
+        f'<script type="application/json">{stored}</script><script>{script("player.js")}</script></div>'
+    )
+    return Picture(page, f"{title}: {alt}")
+
+
+def heading(title: str) -> str:
+    """The line above a picture in HTML; nothing without a title."""
+    return f'<div style="font-weight:600;padding-bottom:5px">{html.escape(title)}</div>' if title else ""
+
+
+def as_html(frame: Any) -> str:
     """Whatever draws itself, as HTML: pictures, timelines, tables."""
     if shown := getattr(frame, "_repr_html_", lambda: None)():
         return shown
     png, look = frame._repr_png_()
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     return f'<img src="{source}" width="{look["width"]}" alt="{html.escape(look["alt"], quote=True)}">'
+
+
+def script(*names: str) -> str:
+    """The JavaScript files beside this one, in a scope of their own: several copies on one page do not meet."""
+    files = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)
+    return f"(function () {{\n{''.join(files)}}})();\n"
+
+
+def blank(width: int, height: int) -> Figure:
+    """A transparent matplotlib figure of this size in px, at twice the pixels."""
+    from matplotlib.figure import Figure  # no pyplot: no global state, safe in threads
+
+    return Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
+
+
+def gridlines(ax: Axes, axis: str) -> None:
+    """Grey lines across the `axis`, "x" or "y", behind all else, in place of the frame and the ticks."""
+    ax.tick_params(length=0)
+    ax.grid(axis=axis, color=style.GREY, alpha=0.3, lw=0.7)
+    ax.set_axisbelow(True)
+    ax.spines[:].set_visible(False)
+
+
+def to_png(figure: Figure) -> bytes:
+    """The bytes of a figure that `blank` made."""
+    from PIL import Image  # comes with matplotlib
+
+    full, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, format="png", transparent=True)
+    image = Image.open(full).quantize(COLORS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    image.save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+def png_width(image: bytes) -> int:
+    """Width in px at which a PNG of `to_png` is to be shown."""
+    return int.from_bytes(image[16:20], "big") // 2

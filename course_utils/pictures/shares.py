@@ -6,34 +6,26 @@ import html
 from collections.abc import Collection, Mapping, Sequence
 
 from .. import style
-from ..errors import CourseError
-from .picture import Picture
+from .picture import Picture, heading
 
 SIDE, GAP = 13, 2  # px of a square, and between two
 
 
-def shares(
-    panels: Mapping[str, Sequence[Collection[int]]], *, of: int, columns: int | None = None, title: str = ""
-) -> Picture:
+def shares(panels: Mapping[str, Sequence[Collection[int]]], *, of: int, columns: int = 0, title: str = "") -> Picture:
     """Panels beside each other: {title: the numbers 0 to `of` - 1 that each rank has, by rank}.
 
     Args:
         of: how many parts there are.
         columns: squares in a line; by default all of them.
     """
-    drawn, said = [], []
+    drawn, said = "", []
     for name, by_rank in panels.items():
-        for rank, mine in enumerate(by_rank):
-            if lost := [i for i in mine if not 0 <= i < of]:
-                raise CourseError(f"shares({name!r}): rank {rank} has part {lost[0]}, and there are 0 to {of - 1}.")
         rows = "".join(_row(rank, mine, of, columns or of) for rank, mine in enumerate(by_rank))
-        drawn.append(f'<div><div style="font-weight:600;padding-bottom:2px">{html.escape(name)}</div>{rows}</div>')
+        drawn += f'<div><div style="font-weight:600;padding-bottom:2px">{html.escape(name)}</div>{rows}</div>'
         said.append(f"{name}: " + "; ".join(f"rank {r} has {_listed(mine, of)}" for r, mine in enumerate(by_rank)))
     alt = f"{title + '. ' if title else ''}{'. '.join(said)}."
-    head = f'<div style="font-weight:600;padding-bottom:4px">{html.escape(title)}</div>' if title else ""
-    return Picture(
-        f'<div {style.alt(alt)} style="max-width:{style.WIDTH}px;font:{style.TEXT}px {style.FONT};padding:4px 8px">'
-        f'{head}<div style="display:flex;flex-wrap:wrap;gap:10px 28px">{"".join(drawn)}</div></div>', alt)
+    panes = f'<div style="display:flex;flex-wrap:wrap;gap:10px 28px">{drawn}</div>'
+    return Picture(f'<div {style.alt(alt)} style="{style.BOX}">{heading(title)}{panes}</div>', alt)
 
 
 def _row(rank: int, mine: Collection[int], of: int, columns: int) -> str:
@@ -46,4 +38,4 @@ def _row(rank: int, mine: Collection[int], of: int, columns: int) -> str:
 
 
 def _listed(mine: Collection[int], of: int) -> str:
-    return "all" if len(set(mine)) == of else ", ".join(map(str, sorted(mine))) or "none"
+    return "all" if len({*mine}) == of else ", ".join(map(str, sorted(mine))) or "none"

@@ -22,7 +22,6 @@ from course_utils import Span, Timeline, discover, pictures, schedules, style
 from course_utils.checks.verdict import Verdict
 from course_utils.lessons import choosing, course_map
 from course_utils.machine import Device
-from course_utils.pictures.scripts import HERE
 from course_utils.planner import Cluster
 from tests.test_style import contrast
 
@@ -95,7 +94,7 @@ def pages() -> dict[str, str]:
         "explorer, zero-bubble": pictures.explorer("zero-bubble", ranks=4, micro_batches=4),
         "explorer, interleaved": pictures.explorer("interleaved", ranks=4, micro_batches=8),
         "shares": pictures.shares({"layer": [[0], [1, 2]]}, of=3),
-        "bars": pictures.bars({"a": 1.0, "b": 2.0}, colors={"a": "forward"}),
+        "bars": pictures.bars({"a": 1.0, "b": 2.0}),
         "table": pictures.table([("a", 1)], ["name", "value"]),
         "curves": pictures.curves_svg(CURVES, alt="curves"),
         "map": path,
@@ -122,13 +121,14 @@ def test_html_can_be_read_on_both_pages() -> None:
 @pytest.mark.parametrize(("module", "draw"), {
     "curves": lambda: pictures.curves_png(CURVES, alt="curves", title="A title", foot="A foot"),
     "gantt": lambda: pictures.gantt(Timeline(ROLES)),
-    "pipeline_chart": lambda: pictures.pipelines(PIPES, title="A title", foot="A foot"),
+    "gantt.pipelines": lambda: pictures.pipelines(PIPES, title="A title", foot="A foot"),
     "choosing": lambda: choosing.page(choosing.MODELS, (1, 64), A100, batch=64, title="A title"),
 }.items())
 def test_text_of_a_png_can_be_read_on_both_pages(module: str, draw, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.text import Text
 
-    there = import_module(f"course_utils.{'lessons' if module == 'choosing' else 'pictures'}.{module}")
+    room = "lessons" if module == "choosing" else "pictures"
+    there = import_module(f"course_utils.{room}.{module.partition('.')[0]}")
     figures, to_png = [], there.to_png
     monkeypatch.setattr(there, "to_png", lambda figure: figures.append(figure) or to_png(figure))
     assert draw()._repr_png_()[1]["alt"]
@@ -140,7 +140,7 @@ def test_text_of_a_png_can_be_read_on_both_pages(module: str, draw, monkeypatch:
 
 
 def test_text_can_be_read_on_every_box() -> None:
-    shades = [pale for _, pale in import_module("course_utils.pictures.pipeline_chart").SHADES.values()]
+    shades = [pale for _, pale in import_module("course_utils.pictures.gantt").SHADES.values()]
     for color in {*style.ROLE.values(), *style.RANK} - {style.ROLE["idle"]}:
         assert contrast(NAMED[style.ink(color)], color) >= 4.5, color
     assert all(contrast("#000000", pale) >= 4.5 for pale in shades)
@@ -148,7 +148,7 @@ def test_text_can_be_read_on_every_box() -> None:
 
 def test_scripts_make_real_controls() -> None:
     """Buttons, ranges and lists in labels: what the keyboard reaches and a screen reader names by itself."""
-    for path in HERE.glob("*.js"):
+    for path in (ROOT / "course_utils" / "pictures").glob("*.js"):
         source = path.read_text()
         made = set(re.findall(r'createElement\("(\w+)"\)', source))
         assert made <= {"div", "span", "label", "button", "input", "select", "output"}, path.name

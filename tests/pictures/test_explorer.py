@@ -4,14 +4,20 @@ import itertools
 import json
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from course_utils import CourseError, pictures, schedules
 from course_utils.pictures.explorer import COLORS
-from course_utils.pictures.scripts import source
 
 NODE = shutil.which("node")
+
+
+def source(*names):
+    return "".join(Path(pictures.__file__).with_name(name).read_text() for name in names)
+
+
 RUN = """
 const document = {querySelectorAll: () => []};
 %s

@@ -5,9 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from course_utils import CourseError, Span, Timeline, pictures
+from course_utils import Span, Timeline, pictures
 from course_utils.pictures.axes import decades, runs, spread, text_of, thin, tick_texts, ticks
-from course_utils.pictures.gantt import bars_of, levels_of
 from course_utils.style import ROLE, WIDTH
 
 NAN, INF = float("nan"), float("inf")
@@ -226,18 +225,12 @@ def test_gantt_of_many_spans_stays_small():
     assert len(pictures.gantt(busy_timeline(3000)).png) < 150_000
 
 
-def test_short_spans_share_a_bar_and_long_ones_never_do():
-    spans = [Span(0, "data", i * 1e-4, i * 1e-4 + 5e-5) for i in range(5000)] + [Span(0, "forward", 0.6, 1.0)]
-    bars = bars_of(spans, 0.0, 1000.0, 0.5)
-    assert bars[-1].spans == spans[-1:]
-    assert (bars[-1].left, bars[-1].right) == (600, 1000)
-    assert sum(len(bar.spans) for bar in bars) == len(spans)
-    assert len(bars) < 1002
-
-
-def test_overlapping_spans_of_a_thin_lane_lie_one_above_the_other():
-    spans = [Span(0, f"all-reduce {i}", i, i + 2.5, "communication") for i in range(5)]
-    assert [level for level, _ in levels_of(bars_of(spans, 0.0, 10.0, 0.5))] == [0, 1, 2, 0, 1]
+def test_pipelines_name_the_waiting_and_number_the_micro_batches():
+    spans = [Span(r, f"{kind} {i} of part 0", 2 * i + at + r, 2 * i + at + r + 1) for r in (0, 1) for i in (0, 1)
+             for kind, at in (("forward", 0), ("backward", 1))]
+    picture = pictures.pipelines({"mine": Timeline(spans)}, title="T", foot="F")
+    assert picture.alt == "T. Gantt chart of 2 ranks. mine: 20.0% of the time is waiting. F"
+    assert {"forward", "backward"} <= painted(picture.png)
 
 
 def test_gantt_without_communication_names_the_longest_role_and_the_waiting():
@@ -280,14 +273,6 @@ def test_player_frames_cannot_end_its_script():
     assert json.loads(stored)["frames"][0] == frame
 
 
-def test_player_takes_pictures_and_refuses_nothing_in_words():
-    assert "x &lt;" in pictures.player([pictures.Picture("x &lt;", "alt")], title="T", alt="a").html
-    with pytest.raises(CourseError, match="got no frames"):
-        pictures.player([], title="T", alt="a")
-    with pytest.raises(CourseError, match="1 captions for 2 frames"):
-        pictures.player(["1", "2"], title="T", alt="a", captions=["c"])
-
-
 def test_bars_are_in_proportion():
     picture = pictures.bars({"CPU": 10.0, "GPU": 40.0, "none": NAN}, title="Speed", unit="images/s")
     parsed(picture.html)
@@ -311,5 +296,3 @@ def test_shares_fill_what_a_rank_has_and_say_it():
     assert picture.html.count("background:") == 2 + 2 + 4
     assert "no shuffling: rank 0 has 0, 2; rank 1 has 1, 3. all: rank 0 has all; rank 1 has none." in picture.alt
     assert "repeat(2," in picture.html
-    with pytest.raises(CourseError, match=r"rank 1 has part 9, and there are 0 to 3"):
-        pictures.shares({"wrong": [[0], [9]]}, of=4)
