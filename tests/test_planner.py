@@ -207,7 +207,7 @@ def test_pipelines_are_those_of_the_schedules() -> None:
             assert memory["activations"] == pytest.approx(schedule.held[rank] * v * model.activations(1, 1, 2))
         if m >= p:
             share = found.seconds["bubble"] / (found.seconds["bubble"] + found.seconds["compute"])
-            assert share == pytest.approx(schedules.idle(schedule.simulate()))
+            assert share == pytest.approx(schedule.simulate().idle())
     found = estimate(gpt(32, 4096, 36), Plan(tp=8, pp=4), A100, batch=12).seconds
     assert found["bubble"] == pytest.approx((found["compute"] + found["tensor"]) * 3 / 12)
     assert found["tensor"] > 0

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from course_utils import CourseError
-from course_utils.schedules import Schedule, bubble, idle, make, parse, rounds
+from course_utils.schedules import Schedule, bubble, make, parse, rounds
 
 KINDS = [("naive", 1), ("GPipe", 1), ("1F1B", 1), ("zero-bubble", 1), *(("interleaved", v) for v in (1, 2, 3, 4))]
 
@@ -43,7 +43,7 @@ def test_bubble_is_the_formula():
     for schedule, (forward, backward) in itertools.product(every([1, 2, 4, 8], [1, 2, 8, 10, 32]), times):
         p, m, v = schedule.ranks, schedule.micro_batches, schedule.chunks
         timeline = schedule.simulate(forward=forward, backward=backward)
-        waits, foretold = idle(timeline), bubble(p, m, chunks=v, split=schedule.split)
+        waits, foretold = timeline.idle(), bubble(p, m, chunks=v, split=schedule.split)
         if schedule.name == "naive":
             assert waits == pytest.approx(1 - 1 / p)
         elif m < p and schedule.name in ("interleaved", "zero-bubble"):  # too few to fill it

@@ -41,7 +41,7 @@ def javascript(cases):
 def sentence(schedule, timeline):
     """What the page says of a schedule as it was played."""
     p, m, v = schedule.ranks, schedule.micro_batches, schedule.chunks
-    waits, times = schedules.idle(timeline), {True: "3 m", False: "v m" if v > 1 else "m"}[schedule.split]
+    waits, times = timeline.idle(), {True: "3 m", False: "v m" if v > 1 else "m"}[schedule.split]
     text = f"One step takes {round(timeline.end, 2):g}. Ranks wait {100 * waits + 1e-9:.1f} % of it"
     if abs(waits - schedules.bubble(p, m, chunks=v, split=schedule.split)) < 1e-6:
         text += f": (p − 1)/({times} + p − 1) = {p - 1}/{(3 if schedule.split else v) * m + p - 1}"  # noqa: RUF001
