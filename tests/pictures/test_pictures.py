@@ -212,7 +212,7 @@ def painted(png: bytes) -> set[str]:
 
     from PIL import Image
 
-    palette = {pixel[:3] for _, pixel in Image.open(BytesIO(png)).convert("RGBA").getcolors(1 << 16) if pixel[3] == 255}
+    palette = {pixel[:3] for _, pixel in Image.open(BytesIO(png)).convert("RGBA").getcolors(1 << 16) if pixel[3] > 250}
     colors = {role: tuple(bytes.fromhex(color[1:])) for role, color in ROLE.items()}
 
     def near(one: tuple, other: tuple) -> bool:
