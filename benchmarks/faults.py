@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import tempfile
 import time
 
 import psutil
-from bench import Kernel, machine, median, middle, options, show, table, targets
+from bench import Kernel, machine, middle, options, table, tree
 
 SETUP = """
-import os, signal, sys, time, torch, torch.distributed as dist
-from course_utils import launch, warm_up
+import os, signal, time, torch, torch.distributed as dist
+from course_utils import RankError, launch, warm_up
 warm_up()
+
 def fault(what):
     if dist.get_rank() == 1:
         time.sleep(0.3)
@@ -24,81 +26,76 @@ def fault(what):
         if what == "misses a collective": time.sleep(600)
     dist.all_reduce(torch.ones(1))
     time.sleep(600)
+
 def seconds(what, limit):
     began = time.perf_counter()
-    try: launch(fault, what, ranks=4, time_limit=limit)
-    except Exception: pass
-    return time.perf_counter() - began
-launch(dist.get_rank, ranks=4)
+    try:
+        launch(fault, what, ranks=4, device="cpu", time_limit=limit)
+    except RankError:
+        return time.perf_counter() - began
+
+launch(dist.get_rank, ranks=4, device="cpu")
 """
-SLEEP, LIMIT = 0.3, 2.0  # seconds that belong to the fault itself
-FAULTS = ("raises", "is killed", "leaves by os._exit", "misses a collective")
+# What happens to rank 1, and the seconds that belong to the fault itself.
+FAULTS = {"raises": 0.3, "is killed": 0.3, "leaves by os._exit": 0.3, "misses a collective": 2.0}
 
 
-def descendants(pid: int) -> list[psutil.Process]:
-    """The ranks and what they started: children of the kernel's children."""
-    return [process for child in psutil.Process(pid).children() for process in child.children(recursive=True)]
-
-
-def alive(processes: list[psutil.Process]) -> bool:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                return True
-    return False
+def ranks_of(kernel: Kernel) -> list[psutil.Process]:
+    """The ranks: children of the kernel's children."""
+    return [process for child in psutil.Process(kernel.pid).children() for process in child.children(recursive=True)]
 
 
 def until_gone(processes: list[psutil.Process]) -> float:
+    """Seconds until all these processes have ended."""
     began = time.perf_counter()
-    while alive(processes) and time.perf_counter() - began < 60:
+    while any(is_alive(process) for process in processes):
         time.sleep(0.005)
-    return round(time.perf_counter() - began, 3)
+    return time.perf_counter() - began
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def stopped(folder: str, number: signal.Signals) -> tuple[float, float]:
-    """(seconds until the cell answers, seconds until no rank is left) after the kernel got a signal in mid-run."""
+    """A signal to the kernel in mid-run: seconds until the cell answers, and from then until no process is left."""
     with Kernel(folder) as kernel:
-        kernel.run(SETUP)
-        finish = kernel.begin("fault_run = launch(fault, 'waits', ranks=4)")
-        while len(descendants(kernel.pid)) < 4:
+        kernel.value(code=SETUP)
+        finish = kernel.begin("launch(fault, 'waits', ranks=4, device='cpu')")
+        while len(ranks_of(kernel)) < 4:
             time.sleep(0.02)
         time.sleep(1.0)
-        family = psutil.Process(kernel.pid).children(recursive=True) if number == signal.SIGKILL else []
-        ranks = descendants(kernel.pid)
+        left = tree(kernel.pid) if number == signal.SIGKILL else ranks_of(kernel)
         began = time.perf_counter()
         os.kill(kernel.pid, number)
         if number == signal.SIGKILL:
-            return float("nan"), until_gone(family)
+            return math.nan, until_gone(left)
         with contextlib.suppress(RuntimeError):  # the KeyboardInterrupt
             finish()
-        return time.perf_counter() - began, until_gone(ranks)
+        return time.perf_counter() - began, until_gone(left)
 
 
 def main() -> None:
     args = options(__doc__, repeat=5)
-    about, rows, slowest = machine(), [], {}
+    print(f"4 ranks; medians (quartiles) of {args.repeat}; seconds after the fault. {machine()}\n")
+    rows = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         with Kernel(folder) as kernel:
-            kernel.run(SETUP)
-            for what in FAULTS:
-                limit, own = (LIMIT, LIMIT) if what == "misses a collective" else (60, SLEEP)
-                times, left = [], []
+            kernel.value(code=SETUP)
+            for what, own in FAULTS.items():
+                limit = own if what == "misses a collective" else 600
+                answers, left = [], []
                 for _ in range(args.repeat):
-                    times.append(kernel.value(f"seconds({what!r}, {limit})") - own)
-                    left.append(until_gone(descendants(kernel.pid)))
-                rows.append((f"a rank {what}", middle(times), middle(left)))
-                slowest[f"a rank {what}: the cell answers"] = median(times)
-        for what, number in (("is interrupted", signal.SIGINT), ("is killed", signal.SIGKILL)):
-            pairs = [stopped(folder, number) for _ in range(args.repeat)]
-            answers = "-" if number == signal.SIGKILL else middle([answer for answer, _ in pairs])
-            rows.append((f"the kernel {what}", answers, middle([left for _, left in pairs])))
-            slowest[f"the kernel {what}: nothing is left"] = median(left for _, left in pairs)
-    show(
-        f"4 ranks; medians of {args.repeat}. Seconds after the fault; for a missed collective, after the time limit. "
-        f"{about}.",
-        table(["", "the cell answers, s", "nothing is left, s later"], rows),
-        targets(*((what, seconds, 3 if "left" in what else 2, "s") for what, seconds in slowest.items())),
-    )
+                    answers.append(kernel.value(f"seconds({what!r}, {limit})") - own)
+                    left.append(until_gone(ranks_of(kernel)))
+                rows.append((f"a rank {what}", middle(answers), middle(left)))
+        for what, number in (("interrupted", signal.SIGINT), ("killed", signal.SIGKILL)):
+            answers, left = zip(*(stopped(folder, number) for _ in range(args.repeat)), strict=True)
+            rows.append((f"the kernel is {what}", "-" if math.isnan(answers[0]) else middle(answers), middle(left)))
+    print(table(["", "the cell answers, s", "nothing is left, s later"], rows))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Every benchmark runs and prints its tables; how fast things are is for a quiet machine, not for a test."""
+"""Every benchmark runs and prints its table; how fast things are is for a quiet machine, not for a test."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,18 +9,16 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-NAMES = ["launch", "faults", "live", "ddp", "instruments", "notebooks", "imports"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_smoke_mode_prints_its_tables(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["launch", "faults", "live", "notebooks"])
+def test_it_prints_its_table(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / f"{name}.py"), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    headers = re.findall(r"^\|.*\|\n\| --- \|", done.stdout, re.MULTILINE)
-    assert len(headers) == 2  # what was measured, and the targets
-    assert "| target | at most | measured |" in done.stdout
+    assert done.stdout.count("\n| --- |") == 1
     assert "torch 2." in done.stdout  # the machine's description
+<<<<<<< HEAD
     assert "nan" not in done.stdout
 
 
@@ -38,3 +35,5 @@ def test_the_readme_has_a_place_for_every_table() -> None:
     text = (FOLDER / "README.md").read_text()
     for name in [*NAMES, "binder", "cores"]:  # the last one has test_stress.py
         assert text.count(f"<!-- {name} -->\n") == text.count(f"<!-- /{name} -->") == 1
+=======
+>>>>>>> 7391190 (Four benchmarks in one table each; the stress of virtual cores is a test, its tables of targets are gone)

@@ -1,14 +1,18 @@
 """Kinds of use of several TPU cores; each is a function that `xla.launch` runs on every core, and asserts its results.
 
-The stress test (`cores.py`, and in short tests/xla/test_stress.py) runs them again and again: what can go wrong with
-virtual cores is a race, which shows in one run of hundreds.
+test_stress.py runs them again and again: what can go wrong with virtual cores is a race, which shows in one run of
+hundreds.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -38,13 +42,13 @@ def batches(core: int, steps: int):
         yield x.to(torch_xla.device()), y.to(torch_xla.device())
 
 
-def setup(optimizer: type[torch.optim.Optimizer] = torch.optim.SGD, **options: float):
+def setup(optimizer: Callable = torch.optim.SGD):
     """(core, cores, model, optimizer) of this core."""
     import torch_xla
     import torch_xla.runtime as xr
 
     model = network().to(torch_xla.device())
-    return xr.global_ordinal(), xr.world_size(), model, optimizer(model.parameters(), lr=0.01, **options)
+    return xr.global_ordinal(), xr.world_size(), model, optimizer(model.parameters(), lr=0.01)
 
 
 def assert_replicas_equal(model: nn.Module) -> None:
@@ -70,16 +74,27 @@ def train_wrapped(model: nn.Module, core: int) -> None:
         assert loss.item() > 0
 
 
-def plain_steps() -> None:
+def train(
+    steps: int = 10, *, optimizer: Callable = torch.optim.SGD, read: str = "all", end: str = "sync", half: bool = False
+) -> None:
+    """Every core takes steps on batches of its own; the replicas stay equal."""
     import torch_xla
     import torch_xla.core.xla_model as xm
 
-    core, _, model, optimizer = setup()
-    for x, y in batches(core, 10):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        xm.optimizer_step(optimizer)
-        torch_xla.sync()
+    core, _, model, optimizer = setup(optimizer)
+    for x, y in batches(core, steps):
+        with torch_xla.step() if end == "step" else nullcontext():
+            optimizer.zero_grad()
+            with torch.autocast("xla", dtype=torch.bfloat16, enabled=half):
+                loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            assert model[0].weight.grad.dtype == torch.float32
+            xm.optimizer_step(optimizer, barrier=end == "barrier")
+        if end == "sync":
+            torch_xla.sync()
+        if read == "all" or (read == "first" and core == 0):
+            assert float(loss) > 0
+            assert "xla:" in str(loss)
     assert_replicas_equal(model)
 
 
@@ -90,11 +105,11 @@ def device_loader() -> None:
 
     core, cores, model, optimizer = setup(torch.optim.Adam)
     source = torch.Generator().manual_seed(0)
-    data = TensorDataset(
-        torch.randn(512, FEATURES, generator=source), torch.randint(0, CLASSES, (512,), generator=source)
+    x, y = torch.randn(512, FEATURES, generator=source), torch.randint(0, CLASSES, (512,), generator=source)
+    sampler = DistributedSampler(TensorDataset(x, y), num_replicas=cores, rank=core)
+    loader = MpDeviceLoader(
+        DataLoader(TensorDataset(x, y), BATCH, sampler=sampler, drop_last=True), torch_xla.device()
     )
-    sampler = DistributedSampler(data, num_replicas=cores, rank=core)
-    loader = MpDeviceLoader(DataLoader(data, BATCH, sampler=sampler, drop_last=True), torch_xla.device())
     for epoch in range(2):
         sampler.set_epoch(epoch)
         for step, (x, y) in enumerate(loader):
@@ -104,51 +119,6 @@ def device_loader() -> None:
             xm.optimizer_step(optimizer)
             if step % 5 == 0:
                 loss.item()
-    assert_replicas_equal(model)
-
-
-def read_every_step() -> None:
-    import torch_xla.core.xla_model as xm
-
-    core, _, model, optimizer = setup(torch.optim.AdamW)
-    for x, y in batches(core, 10):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        xm.optimizer_step(optimizer, barrier=True)
-        assert loss.item() > 0
-    assert_replicas_equal(model)
-
-
-def read_on_one_core() -> None:
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-
-    core, _, model, optimizer = setup(momentum=0.9)
-    for x, y in batches(core, 10):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        xm.optimizer_step(optimizer)
-        torch_xla.sync()
-        if core == 0:
-            assert float(loss) > 0
-            assert "xla:0" in str(loss)
-    assert_replicas_equal(model)
-
-
-def step_context() -> None:
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-
-    core, _, model, optimizer = setup()
-    for x, y in batches(core, 5):
-        with torch_xla.step():
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            xm.optimizer_step(optimizer)
-        assert loss.item() > 0
     assert_replicas_equal(model)
 
 
@@ -275,30 +245,76 @@ def autocast_and_accumulation() -> None:
     assert_replicas_equal(nn.ModuleList([layers[0], layers[-1]]))
 
 
-def bfloat16_autocast() -> None:
-    """Products in bfloat16, weights and gradients in float32."""
+def spmd(model_axis: int, cut: Callable) -> None:
+    """One program on all devices: `cut(model, mesh)` cuts the model, the batch is cut along the axis "data".
+
+    It ends with the weights of one process that takes the same batches.
+    """
     import torch_xla
-    import torch_xla.core.xla_model as xm
+    import torch_xla.distributed.spmd as xs
+    import torch_xla.runtime as xr
 
-    core, _, model, optimizer = setup(momentum=0.9)
-    for x, y in batches(core, 10):
-        optimizer.zero_grad()
-        with torch.autocast("xla", dtype=torch.bfloat16):
-            output = model(x)
-            loss = F.cross_entropy(output, y)
-        loss.backward()
-        assert (output.dtype, model[0].weight.grad.dtype) == (torch.bfloat16, torch.float32)
-        xm.optimizer_step(optimizer)
-        torch_xla.sync()
-        assert loss.item() > 0
-    assert_replicas_equal(model)
+    devices = xr.global_runtime_device_count()
+    mesh = xs.Mesh(np.arange(devices), (devices // model_axis, model_axis), ("data", "model"))
+
+    def trained(model: nn.Module, place: Callable) -> torch.Tensor:
+        optimizer, source = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), torch.Generator().manual_seed(1)
+        for _ in range(4):
+            x = place(torch.randn(devices * BATCH, FEATURES, generator=source))
+            y = place(torch.randint(0, CLASSES, (devices * BATCH,), generator=source))
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            torch_xla.sync()
+        return torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
+
+    def sharded(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.to(torch_xla.device())
+        xs.mark_sharding(tensor, mesh, ("data", *[None] * (tensor.dim() - 1)))
+        return tensor
+
+    ours = trained(cut(network().to(torch_xla.device()), mesh), sharded)
+    alone = trained(network(), lambda tensor: tensor)
+    assert (ours - alone).abs().max() <= 1e-5, "another result than one process"
 
 
-CASES = {
-    case.__name__.replace("_", " "): case
-    for case in (
-        plain_steps, device_loader, read_every_step, read_on_one_core, step_context, collectives, meetings,
-        master_and_checkpoint, reads_of_all_kinds, ddp, fully_sharded, autocast_and_accumulation,
-        bfloat16_autocast,
-    )
+def fully_sharded_spmd() -> None:
+    import torch_xla.distributed.spmd as xs
+    from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
+
+    def cut(model: nn.Module, mesh: xs.Mesh) -> nn.Module:
+        flat = xs.Mesh(mesh.device_ids, (len(mesh.device_ids), 1), ("fsdp", "model"))
+        return SpmdFullyShardedDataParallel(model, mesh=flat)
+
+    spmd(1, cut)
+
+
+def data_and_model_spmd() -> None:
+    import torch_xla.distributed.spmd as xs
+    import torch_xla.runtime as xr
+
+    def cut(model: nn.Module, mesh: xs.Mesh) -> nn.Module:
+        xs.mark_sharding(model[0].weight, mesh, ("model", None))
+        xs.mark_sharding(model[0].bias, mesh, ("model",))
+        xs.mark_sharding(model[2].weight, mesh, (None, "model"))
+        return model
+
+    spmd(xr.global_runtime_device_count() // 2, cut)
+
+
+ON_CORES = {
+    "plain steps": partial(train, read="never"),
+    "read every step": partial(train, optimizer=torch.optim.AdamW, end="barrier"),
+    "read on one core": partial(train, optimizer=partial(torch.optim.SGD, momentum=0.9), read="first"),
+    "step context": partial(train, 5, end="step"),
+    "bfloat16 autocast": partial(train, optimizer=partial(torch.optim.SGD, momentum=0.9), half=True),
+    "device loader": device_loader,
+    "collectives": collectives,
+    "meetings": meetings,
+    "master and checkpoint": master_and_checkpoint,
+    "reads of all kinds": reads_of_all_kinds,
+    "ddp": ddp,
+    "fully sharded": fully_sharded,
+    "autocast and accumulation": autocast_and_accumulation,
 }
+SPMD = {"fully sharded, spmd": fully_sharded_spmd, "data and model, spmd": data_and_model_spmd}
