@@ -88,13 +88,11 @@ def options(text: str, *, repeat: int) -> argparse.Namespace:
 
 def machine() -> str:
     """One line: what this ran on, and how busy it was before."""
-    import torch
-
     from course_utils import discover
 
     here = discover()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    return f"{here.system}, {here.cores:g} cores, torch {torch.__version__}; load average {load}."
+    return f"{here.about}, {here.cores:g} cores; load average {load}."
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
