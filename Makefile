@@ -1,87 +1,123 @@
-# One command to learn, one to test. Needs only make and Python 3.11 to 3.14; everything else goes into .venv, and, for
-# the TPU and Lightning notebooks, into .venv-xla.
-# LAB_FLAGS adds options to JupyterLab, e.g. make lab LAB_FLAGS="--no-browser --port 9000".
+# make lab      open the course in JupyterLab; the first time .venv is built before, and .venv-xla behind it
+# make test     ruff, the tests, and every notebook from top to bottom; make test-xla: the part that .venv-xla runs
+# make browser  what a reader does in JupyterLab's page; make site: the course as web pages, in build/site
+# make env      only build both; make course: only .venv; make clean: remove them, and caches
+#
+# LAB_FLAGS="--no-browser --port 9000"  options of JupyterLab
+# XLA=0  leave out .venv-xla, which only the TPU and Lightning notebooks need
+# CPU=1  PyTorch's CPU build, also with an NVIDIA driver; CPU=0: the one that pip chooses
+# PYTHON=/path/to/python3.12  another than the first of 3.11 to 3.14; TORCH_CPU_INDEX=URL  a mirror of the CPU builds
+help:
+	@sed -n '/^#/!q; s/^# *\(.*\)/\1/p' Makefile
 
 BIN := .venv/bin
-XLA_BIN := .venv-xla/bin
-# The notebooks that name the kernel xla.
-ON_XLA := $(shell grep -l '"name": "xla"' notebooks/*.ipynb)
-# Two workers: most tests and cells wait for ranks, not for the processor. A notebook stays with one of them;
-# those of eight virtual cores run one by one, because XLA ends a core that is ten seconds late.
-TWO := -n 2
-NBVAL := --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=120
-# With nothing beside it: here eight virtual cores run again and again, and a late one would be ended.
-ALONE := tests/xla/test_stress.py
-# JupyterLab refuses to run as root unless told; in a container one often is, and it listens on loopback only.
-AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+LINUX := $(filter Linux,$(shell uname -s))
+PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
+# The first of the commands $1 that is Python 3.11 or newer, and older than 3.$2.
+first = $(shell for python in $1; do "$$python" -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, $2))" \
+	2>/dev/null && echo "$$python" && break; done)
+python = $(call first,$(PYTHONS),15)
+xla_python = $(if $(findstring Linux x86_64,$(shell uname -sm)),$(call first,$(BIN)/python $(PYTHONS),14))
 
-# What tests measure does not go to the reader's own board.
-test test-xla browser: export COURSE_BOARD = 0
+# PyTorch's CPU build, if its index answers within 3 s; it is asked for torch alone. On Linux pip's own choice brings
+# gigabytes of CUDA libraries, of use with an NVIDIA driver only.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+answers = $(shell timeout 3 $(python) -c "from urllib.request import urlopen; urlopen('$(TORCH_CPU_INDEX)/torch/')" \
+	2>/dev/null && echo yes)
+cpu_build = $(if $(filter 1,$(CPU))$(answers),--find-links $(TORCH_CPU_INDEX)/torch/,\
+	$(info $(TORCH_CPU_INDEX) does not answer: pip takes the PyTorch that it prefers, maybe with CUDA.))
+cuda = $(if $(filter 1,$(CPU)),,$(filter 0,$(CPU))$(wildcard /dev/nvidiactl /usr/lib/wsl/lib/libcuda.so*))
 
-.PHONY: help lab test test-xla notebooks site browser badges env course clean
+# One make at a time builds an environment. macOS has no flock, and nothing is built behind JupyterLab there.
+alone = $(if $(LINUX),flock -n $1 true || echo "Another make is building $2; this one waits."; flock $1)
+# In a session of its own, because Ctrl-C is JupyterLab's, and until the process of this shell ends, which becomes it.
+behind = $(if $(LINUX),(setsid nice sh -c '{ tail -f --pid=$$0 /dev/null; kill 0; } & $(MAKE) -s env; kill 0' \
+	$$$$ >>.venv/xla.log 2>&1 &);)
 
-help:
-	@echo "make lab     open the course in JupyterLab (the first time: builds .venv before, and .venv-xla behind it)"
-	@echo "make test    ruff, the tests, and every notebook from top to bottom"
-	@echo "make test-xla  the part of it that .venv-xla runs"
-	@echo "make browser  what a reader does in JupyterLab's page, in Chromium or Chrome where there is one"
-	@echo "make site    the course as web pages, in build/site"
-	@echo "make env     only build .venv and .venv-xla"
-	@echo "make clean   remove both and caches"
-	@echo
-	@echo "While they are built:  CPU=1  PyTorch's CPU build, also with an NVIDIA driver; CPU=0  the one that pip chooses"
-	@echo "                       TORCH_CPU_INDEX=URL  a mirror of the index that CPU builds come from"
-	@echo "                       PYTHON=/path/to/python3.12  another Python than the first that fits"
-	@echo "At any time:           XLA=0  leave out .venv-xla, which only the TPU and Lightning notebooks need"
+# An environment is ready when its stamp is. A build that was interrupted has none, and starts again from pip's cache.
+define install
+	test -e $@ || $1 -m venv --clear $(@D)
+	@rm -f $@
+	$(@D)/bin/python -m pip install -qU pip
+	$(@D)/bin/python -m pip install -r $< -e . $2
+endef
 
-# Trusted, because JupyterLab hides drawings and players of notebooks that it does not know until they are run.
-# With exec, make is the parent of what becomes JupyterLab: neither it nor the build behind it outlives make.
+.venv/ready: requirements.txt
+	@$(if $(python),,echo "The course needs Python 3.11 to 3.14: PYTHON=/path/to/python3.13 names one." >&2; exit 1)
+	$(call install,$(python),$(if $(LINUX),--no-compile $(if $(cuda),,$(cpu_build))))
+	@cp -R tools/jupyter .venv/share/ && touch $@
+
+# Byte code, torch's first: pip would make it on one core, before anybody may start.
+.venv/compiled: .venv/ready
+	@$(BIN)/python -m compileall -qq -j0 .venv/lib/python*/site-packages/torch .venv/lib >/dev/null || true
+	@touch $@
+
+.venv-xla/ready: requirements-xla.txt | .venv/ready
+	$(call install,$(xla_python),$(if $(filter 0,$(CPU)),,$(cpu_build)) \
+		$(if $(wildcard /dev/accel0 /dev/vfio/0),'torch_xla[tpu]'))
+	@touch $@ && echo "PyTorch/XLA is ready."
+
+# One that was moved, or whose Python is gone, is built again.
+$(foreach env,.venv .venv-xla,$(shell test -x $(env)/bin/python && grep -qF "$(realpath $(env))" $(env)/pyvenv.cfg \
+	|| rm -f $(env)/ready))
+
+course:
+	@$(call alone,requirements.txt,.venv) $(MAKE) -s .venv/ready
+env: course
+	@$(MAKE) -s .venv/compiled
+	@$(if $(filter 0,$(XLA)),,$(if $(xla_python),\
+		$(call alone,requirements-xla.txt,.venv-xla) $(MAKE) -s .venv-xla/ready || echo "PyTorch/XLA could not be built.",\
+		echo "PyTorch/XLA is left out: it has builds for Linux on x86-64 and Python 3.11 to 3.13 only."))
+
+# Trusted, because JupyterLab hides drawings and players of notebooks that it does not know until they are run. Kernels
+# listen on sockets that only their user can open; where a socket's path would be too long, on encrypted ports. Run as
+# root, as in a container, JupyterLab wants to be told; it listens on loopback only.
 lab: course
 	@$(BIN)/jupyter-trust notebooks/*.ipynb >/dev/null
-	@exec $(BIN)/python setup_env.py lab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" \
-		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(AS_ROOT) $(LAB_FLAGS)
+	@folder=$$($(BIN)/jupyter --runtime-dir); \
+	[ $${#folder} -le 53 ] && kernels=transport=ipc || kernels=transport_encryption=required; \
+	$(behind) exec $(BIN)/jupyter-lab --KernelManager.$$kernels --ServerApp.ip=127.0.0.1 \
+		--ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
+		$(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
 
+# The notebooks that name the kernel xla.
+ON_XLA = $(shell grep -l '"name": "xla"' notebooks/*.ipynb)
+# Most tests and cells wait for ranks, not for the processor. A notebook stays with one of the two workers; eight virtual
+# cores run with nothing beside them, because XLA ends a core that is ten seconds late.
+TWO := -n 2
+NBVAL := --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=120
+ALONE := tests/xla/test_stress.py
+# What tests measure does not go to the reader's own board.
+test test-xla browser: export COURSE_BOARD = 0
 test: env
 	$(BIN)/python -m ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python -m pytest $(TWO) tests --ignore tests/browser
 	$(BIN)/python -m pytest $(TWO) $(NBVAL) $(filter-out $(ON_XLA),$(wildcard notebooks/*.ipynb))
 	@if [ -e .venv-xla/ready ] && [ "$(XLA)" != 0 ]; then $(MAKE) --no-print-directory test-xla; \
-		else echo "Left out: the TPU and Lightning notebooks and the tests of what they use, which need .venv-xla."; fi
+	else echo "Left out: the TPU and Lightning notebooks and the tests of what they use, which need .venv-xla."; fi
 
 # The tests that leave themselves out where torch_xla or Lightning is missing, and launch with this environment's torch.
 test-xla:
-	$(XLA_BIN)/python -m pytest $(TWO) $(filter-out $(ALONE),$(sort tests/ranks/test_launch.py $(wildcard tests/xla/test_*.py) \
-		$(shell grep -rle 'importorskip."torch_xla' -e 'importorskip."lightning' tests)))
-	$(XLA_BIN)/python -m pytest -n 1 $(NBVAL) $(ALONE) $(ON_XLA)
+	.venv-xla/bin/python -m pytest $(TWO) $(filter-out $(ALONE),$(sort tests/ranks/test_launch.py \
+		$(wildcard tests/xla/test_*.py) $(shell grep -rle 'importorskip."torch_xla' -e 'importorskip."lightning' tests)))
+	.venv-xla/bin/python -m pytest -n 1 $(NBVAL) $(ALONE) $(ON_XLA)
 
-# JupyterLab in a real browser; its screens are kept in build/browser.
+# Left out, in words, where there is no Chromium or Chrome.
 browser: course
-	@if command -v chromium chromium-browser google-chrome >/dev/null; then \
-		$(BIN)/python -m pip install -q -c requirements.txt -r tests/browser/requirements.txt && \
-		$(BIN)/python -m pytest tests/browser; \
-	else echo "Left out: the test in a browser, which needs Chromium or Chrome."; fi
+	@$(BIN)/python -m pip install -q -c requirements.txt -r tests/browser/requirements.txt
+	$(BIN)/python -m pytest tests/browser
 
-# For contributors, see CONTRIBUTING.md.
 notebooks: env
 	$(BIN)/python tools/execute.py $(if $(ONLY),$(ONLY:%=notebooks/%.ipynb),$(sort $(wildcard notebooks/*.ipynb)))
-
 site: course
 	@$(BIN)/python -m pip install -q -c requirements.txt -r docs/requirements.txt
 	$(BIN)/python -m sphinx -q -W --keep-going -E -c docs . build/site
 	@echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' > build/site/index.html
-	@echo "Open build/site/index.html"
-
 badges: course
 	@$(BIN)/python tools/badges.py $(REPO)
-
-# Done in a moment when all is up to date. Any Python 3 can say what is missing; setup_env.py finds one that fits.
-env course:
-	@for python in "$(PYTHON)" python3 python3.13 python3.12 python3.11 python3.14; do \
-		if "$$python" -c "" 2>/dev/null; then exec "$$python" setup_env.py $(filter course,$@); fi; \
-	done; \
-	echo "There is no python3 here. Install Python 3.11 to 3.14 (python.org, brew, apt) and run make again." >&2; exit 1
-
 clean:
 	rm -rf .venv .venv-xla build *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: help course env lab test test-xla browser notebooks site badges clean

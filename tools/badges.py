@@ -11,98 +11,48 @@ import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-BETWEEN = re.compile(r"\n*<!-- badges -->.*?<!-- /badges -->", re.DOTALL)
-INSTALL = "install"  # the id of the cell that does
-ASSETS = {
-    "Colab": "https://colab.research.google.com/assets/colab-badge.svg",
-    "Kaggle": "https://kaggle.com/static/images/open-in-kaggle.svg",
-    "Binder": "https://mybinder.org/badge_logo.svg",
-    "Codespaces": "https://github.com/codespaces/badge.svg",
-}
+INSTALL = '''import importlib.util
+
+if not importlib.util.find_spec("course_utils"):  # on Colab and Kaggle; torch stays as it is
+    %pip install -q "git+https://github.com/{repo}"'''
+README = """\
+[![test](https://github.com/{repo}/actions/workflows/test.yml/badge.svg)](https://github.com/{repo}/actions/workflows/test.yml)
+[![Read it](https://img.shields.io/badge/read-the_site-blue)](https://{owner}.github.io/{name}/)
+[![Binder](https://mybinder.org/badge_logo.svg)](https://mybinder.org/v2/gh/{repo}/HEAD?urlpath=lab/tree/notebooks)
+[![Open in GitHub Codespaces](https://github.com/codespaces/badge.svg)](https://codespaces.new/{repo})"""
+NOTEBOOK = """\
+[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/{repo}/blob/HEAD/notebooks/{page})
+[![Open in Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg)](https://kaggle.com/kernels/welcome?src=https://raw.githubusercontent.com/{repo}/HEAD/notebooks/{page})"""
+BINDER = """
+[![Open in Binder](https://mybinder.org/badge_logo.svg)](https://mybinder.org/v2/gh/{repo}/HEAD?labpath=notebooks/{page})"""
 
 
-def badge(title: str, image: str, target: str) -> str:
-    return f"[![{title}]({image})]({target})"
-
-
-def between(lines: list[str]) -> str:
-    return "\n\n<!-- badges -->\n" + "\n".join(lines) + "\n<!-- /badges -->" if lines else ""
-
-
-def after_title(text: str, lines: list[str]) -> str:
+def with_badges(text: str, badges: str) -> str:
     """A page with these badges under its title, in place of those that it has."""
-    title, rest = BETWEEN.sub("", text).split("\n", 1)
-    return title + between(lines) + "\n" + rest
+    title, rest = re.sub(r"\n*<!-- badges -->.*?<!-- /badges -->", "", text, flags=re.DOTALL).split("\n", 1)
+    return f"{title}\n\n<!-- badges -->\n{badges}\n<!-- /badges -->\n{rest}" if badges else f"{title}\n{rest}"
 
 
-def readme(text: str, repo: str) -> str:
-    actions = f"https://github.com/{repo}/actions/workflows"
-    owner, _, name = repo.partition("/")
-    lines = [
-        badge("test", f"{actions}/test.yml/badge.svg", f"{actions}/test.yml"),
-        badge("Read it", "https://img.shields.io/badge/read-the_site-blue", f"https://{owner}.github.io/{name}/"),
-        badge("Binder", ASSETS["Binder"], f"https://mybinder.org/v2/gh/{repo}/HEAD?urlpath=lab/tree/notebooks"),
-        badge("Open in GitHub Codespaces", ASSETS["Codespaces"], f"https://codespaces.new/{repo}"),
-    ]
-    return after_title(text, lines if repo else [])
-
-
-def notebook(page: dict, path: str, repo: str) -> None:
-    """Stamp one notebook, in place. Its cells keep their outputs, and count on from the one that is put in."""
-    cells = [cell for cell in page["cells"] if cell.get("id") != INSTALL]
-    raw = f"https://raw.githubusercontent.com/{repo}/HEAD/{path}"
-    lines = [
-        badge("Open in Colab", ASSETS["Colab"], f"https://colab.research.google.com/github/{repo}/blob/HEAD/{path}"),
-        badge("Open in Kaggle", ASSETS["Kaggle"], f"https://kaggle.com/kernels/welcome?src={raw}"),
-    ]
-    if page["metadata"]["kernelspec"]["name"] != "xla":  # Binder has no room for that kernel
-        lines += [badge("Open in Binder", ASSETS["Binder"], f"https://mybinder.org/v2/gh/{repo}/HEAD?labpath={path}")]
-    head = after_title("".join(cells[0]["source"]), [" ".join(lines)] if repo else [])
-    cells[0]["source"] = head.splitlines(keepends=True)
-    if repo:
-        first = next(i for i, cell in enumerate(cells) if cell["cell_type"] == "code")
-        cells.insert(first, install(repo))
-    page["cells"] = cells
-    count = 0
-    for cell in cells:
-        if cell["cell_type"] == "code" and cell["execution_count"] is not None:
-            count += 1
-            for part in (cell, *(out for out in cell["outputs"] if "execution_count" in out)):
-                part["execution_count"] = count
-
-
-def install(repo: str) -> dict:
-    """The cell for a machine that has a torch and no course: it adds our package and leaves torch alone."""
-    source = (
-        "import importlib.util\n\n"
-        'if not importlib.util.find_spec("course_utils"):  # on Colab and Kaggle; torch stays as it is\n'
-        f'    %pip install -q "git+https://github.com/{repo}"'
-    )
-    return {
-        "cell_type": "code", "id": INSTALL, "execution_count": 0, "metadata": {},
-        "outputs": [], "source": source.splitlines(keepends=True),
-    }
-
-
-def stamp(root: Path, repo: str) -> list[Path]:
-    """All files of a checkout; those that changed."""
+def stamp(root: Path, repo: str) -> None:
+    """Write the address into all pages of a checkout; "" takes it out. Raises SystemExit where it is no owner/name."""
     if repo and not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
         raise SystemExit(f"REPO={repo}: say owner/name, as in REPO=jane/one-to-many, or REPO= to take the address out.")
-    changed = []
-    for path in [root / "README.md", *sorted((root / "notebooks").glob("*.ipynb"))]:
-        was = path.read_text()
-        if path.suffix == ".md":
-            text = readme(was, repo)
-        else:
-            page = json.loads(was)
-            notebook(page, path.relative_to(root).as_posix(), repo)
-            text = json.dumps(page, indent=1, ensure_ascii=False) + "\n"
-        if text != was:
-            path.write_text(text)
-            changed.append(path)
-    return changed
+    owner, _, name = repo.partition("/")
+    readme = root / "README.md"
+    readme.write_text(with_badges(readme.read_text(), README.format(repo=repo, owner=owner, name=name) if repo else ""))
+    for path in root.glob("notebooks/*.ipynb"):
+        page = json.loads(path.read_text())
+        cells = page["cells"] = [cell for cell in page["cells"] if cell.get("id") != "install"]
+        badges = NOTEBOOK + (BINDER if page["metadata"]["kernelspec"]["name"] != "xla" else "")  # no room for xla there
+        head = with_badges("".join(cells[0]["source"]), badges.format(repo=repo, page=path.name) if repo else "")
+        cells[0]["source"] = head.splitlines(keepends=True)
+        if repo:
+            first = next(i for i, cell in enumerate(cells) if cell["cell_type"] == "code")
+            install = INSTALL.format(repo=repo).splitlines(keepends=True)
+            cells.insert(first, {"cell_type": "code", "id": "install", "execution_count": None, "metadata": {},
+                                 "outputs": [], "source": install})
+        path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
-    print(f"{len(stamp(ROOT, sys.argv[1].strip() if len(sys.argv) > 1 else ''))} files changed.")
+    stamp(Path(__file__).parent.parent, sys.argv[1].strip() if len(sys.argv) > 1 else "")

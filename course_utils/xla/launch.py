@@ -9,13 +9,12 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from ..errors import CourseError
 from ..machine import tpu_chips, usable_cores
@@ -30,7 +29,7 @@ from .process import Cores
 
 VIRTUAL_CORES = 8  # as many as a v5e-8, v6e-8 or v3-8 has
 MOST_CORES = 64
-OLDEST, TRIED = (2, 8), "2.9"  # of torch_xla: the first with `torch_xla.backends`; the one the course was run with
+TRIED = "2.9"  # the torch_xla that the course was run with
 ROUGHER = 1000  # a TPU rounds the factors of float32 products to bfloat16 unless told otherwise
 
 
@@ -43,8 +42,8 @@ def setup(device: str | None = None) -> None:
         device: "CPU" for virtual cores although there is a TPU, for example one with a single core.
 
     Raises:
-        CourseError: this kernel has no torch_xla, one that is too old, or one that does not fit its torch; or the TPU
-            is not to be had. The message says what to do.
+        CourseError: this kernel has no torch_xla, or one that does not fit its torch; or the TPU is not to be had.
+            The message says what to do.
     """
     installed = _versions()
     if device is not None:
@@ -141,48 +140,27 @@ def tolerance(fine: float = 1e-5) -> float:
 
 
 def _versions() -> dict[str, str]:
-    """The installed pair; a CourseError when it is none, or too old."""
+    """The installed pair; a CourseError when it is none. In .venv it says how far `make lab` is with .venv-xla."""
     found = {}
+    pip = f"%pip install torch=={TRIED}.0 'torch_xla[tpu]=={TRIED}.0', then restart the kernel."
     for name in ("torch", "torch_xla"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
-            raise CourseError(_missing(name)) from None
+            log = Path(sys.prefix) / "xla.log"  # what the build behind JupyterLab said
+            said = log.read_text(errors="replace").split("\n") if log.exists() else []
+            last = next((textwrap.shorten(line, 100) for line in reversed(said) if line.strip()), "")
+            raise CourseError(
+                f"this kernel has no {name}: `make lab` builds it behind JupyterLab, on Linux x86-64 with Python 3.11 "
+                f"to 3.13, in some minutes{f' (now: {last})' if last else ''}. When it is ready, choose Kernel, Change "
+                f"Kernel…, PyTorch/XLA, and run again. On a TPU (Colab, Kaggle, a VM): {pip}"
+            ) from None
     if found["torch"].split(".")[:2] != found["torch_xla"].split(".")[:2]:
         raise CourseError(
             f"torch {found['torch']} and torch_xla {found['torch_xla']} are no pair: torch_xla is compiled against one "
             f"torch. Install torch=={found['torch_xla'].split('+')[0]} beside it, then restart the kernel."
         )
-    if tuple(map(int, found["torch_xla"].split(".")[:2])) < OLDEST:
-        raise CourseError(
-            f"torch_xla {found['torch_xla']} is too old: the course needs {'.'.join(map(str, OLDEST))} or newer. {_PIP}"
-        )
     return found
-
-
-_PIP = "%pip install torch==2.9.0 'torch_xla[tpu]==2.9.0', then restart the kernel."
-
-
-def _missing(name: str) -> str:
-    """What to do in a kernel without torch_xla: wait for the build behind JupyterLab, or choose another kernel."""
-    note, _, builder = _note().partition("\n")
-    if builder.strip() and psutil.pid_exists(int(builder)):
-        return f"{note} When it is there, choose Kernel, Restart Kernel…, and run this cell again."
-    if note and not builder.strip():  # why it could not be built
-        return f"{note} On Linux x86-64 elsewhere, a Colab TPU runtime for example: {_PIP}"
-    return (
-        f"this kernel has no {name} (it runs Python {sys.version_info.major}.{sys.version_info.minor}). In JupyterLab "
-        "choose Kernel, Change Kernel…, PyTorch/XLA, then run again. If it says \"not installed\": `make lab` builds "
-        f"it on Linux x86-64 with Python 3.11 to 3.13. On a TPU (Colab, Kaggle, a VM): {_PIP}"
-    )
-
-
-def _note() -> str:
-    """What `make lab` wrote of its build of the XLA kernel: a sentence, and while it builds the builder's number."""
-    try:
-        return (Path(sys.prefix) / "xla-build").read_text(encoding="utf-8")
-    except OSError:
-        return ""
 
 
 def _choose_device() -> str:

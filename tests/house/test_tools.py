@@ -1,0 +1,75 @@
+"""What contributors run: notebooks executed again, drift refused; the repository's address written and taken out."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient.exceptions import CellExecutionError
+from nbformat.v4 import new_code_cell, new_notebook
+
+from tools import badges
+from tools.execute import CONTROLS, execute
+
+ROOT = Path(__file__).parents[2]
+REPO = "jane/one-to-many"
+
+
+def saved(folder: Path, source: str) -> Path:
+    cell = new_code_cell(source, metadata={"tags": ["nbval-check-output"]})
+    page = new_notebook(cells=[cell], metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    nbformat.write(page, folder / "page.ipynb")
+    return folder / "page.ipynb"
+
+
+def test_drift_is_refused_until_it_is_accepted(tmp_path: Path) -> None:
+    path = saved(tmp_path, "import ipywidgets\nprint(6 * 7)\nipywidgets.IntSlider()")
+    before = path.read_text()
+    assert "+42" in execute(path)
+    assert path.read_text() == before
+    assert execute(path, accept=True) == ""
+    assert execute(path) == "", "and now it is what is saved"
+    printed, slider = nbformat.read(path, 4).cells[0].outputs
+    assert printed.text == "42\n"
+    assert slider.data.keys() == {"text/plain"}
+    assert CONTROLS not in path.read_text()
+
+
+def test_an_error_leaves_the_notebook_alone(tmp_path: Path) -> None:
+    path = saved(tmp_path, "1 / 0")
+    before = path.read_text()
+    with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
+        execute(path, accept=True)
+    assert path.read_text() == before
+
+
+def test_the_address_is_written_and_taken_out_again(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "README.md", tmp_path)
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns(".*"))
+
+    def stamped(repo: str) -> dict[str, str]:
+        badges.stamp(tmp_path, repo)
+        return {path.name: path.read_text() for path in [tmp_path / "README.md", *tmp_path.glob("notebooks/*.ipynb")]}
+
+    plain, once = stamped(""), stamped(REPO)
+    assert all(REPO in text for text in once.values())
+    assert not any(REPO in text for text in stamped("joe/fork").values())
+    assert stamped(REPO) == once
+    for path in tmp_path.glob("notebooks/*.ipynb"):
+        page = nbformat.read(path, 4)
+        nbformat.validate(page)
+        code = [cell for cell in page.cells if cell.cell_type == "code"]
+        assert code[0].source.endswith(f'%pip install -q "git+https://github.com/{REPO}"')
+        assert ("mybinder.org" in page.cells[0].source) == (page.metadata.kernelspec.name != "xla"), "no room on Binder"
+    assert stamped("") == plain
+    with pytest.raises(SystemExit, match="owner/name"):
+        stamped("https://github.com/jane/one-to-many")
+
+
+def test_this_checkout_is_stamped_everywhere_or_nowhere() -> None:
+    address = re.compile(r"<!-- badges -->.*?github(?:\.com)?/([\w.-]+/[\w.-]+)/(?:actions|blob)/", re.DOTALL)
+    found = [address.search(path.read_text()) for path in [ROOT / "README.md", *ROOT.glob("notebooks/*.ipynb")]]
+    assert len({match and match[1] for match in found}) == 1, "make badges REPO=… writes all of them"
