@@ -39,21 +39,16 @@ def family(plan: Plan) -> str:
 def page(models: Mapping[str, Model], devices: Sequence[int], cluster: Cluster, *, batch: int, title: str) -> Picture:
     """A table of the fastest plans that fit: a row a model, a column a number of devices; as a PNG."""
     grid = [[_fastest(model, cluster, count, batch) for count in devices] for model in models.values()]
-    lines = [f"{name}: " + ", ".join(f"on {n:,} {_in_words(found)}" for n, found in zip(devices, row, strict=True))
-             for name, row in zip(models, grid, strict=True)]
-    alt = f"{title}. Fastest plans that fit. {'; '.join(lines)}."
+    said = []
+    for name, row in zip(models, grid, strict=True):
+        cells = [f"{found.plan} in {style.duration(found.step)}" if found else "nothing fits" for found in row]
+        said.append(f"{name}: " + "; ".join(f"on {n:,} {cell}" for n, cell in zip(devices, cells, strict=True)))
+    alt = f"{title}. Fastest plans that fit. {'. '.join(said)}."
     return Picture("", alt, png=_png(list(models), devices, grid, title))
 
 
 def _fastest(model: Model, cluster: Cluster, count: int, batch: int) -> Cost | None:
     return next((found for found in plans(model, cluster, devices=count, batch=batch) if found.fits), None)
-
-
-def _in_words(found: Cost | None) -> str:
-    if found is None:
-        return "nothing fits"
-    plan = found.plan
-    return f"dp {plan.dp}, tp {plan.tp}, pp {plan.pp}, ZeRO {plan.zero} in {style.duration(found.step)}"
 
 
 def _png(names: list[str], devices: Sequence[int], grid: list[list[Cost | None]], title: str) -> bytes:
