@@ -96,7 +96,8 @@ class Meter(Alive):
     """`with Meter(model, optimizer) as meter: …` counts the bytes of a training step by kind.
 
     "activations" is all that is neither a parameter, nor a gradient, nor a state of the optimizer: what is saved for
-    the backward, and what is there for a moment. What was there before, the batch for instance, does not count.
+    the backward, and what is there for a moment. What was there before, the batch for instance, counts only once an
+    operation returns a view of it.
 
     Args:
         budget: bytes; an operation after which more are there raises `BudgetExceeded`, as a device would that has
