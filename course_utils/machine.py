@@ -123,8 +123,7 @@ def discover() -> Machine:
 
     found = _accelerators(notes := [])
     if Path("/dev/nvidiactl").exists() and not found:
-        notes.append("an NVIDIA driver is here, but torch finds no GPU that it can use: is it a build without CUDA, or "
-                     "does the environment variable CUDA_VISIBLE_DEVICES hide them?")
+        notes.append("an NVIDIA driver is here, but torch finds no GPU: a CPU build, or CUDA_VISIBLE_DEVICES hides it?")
     system = f"{platform.system()} {platform.machine()}".replace("Darwin", "macOS")
     memory, free = usable_memory()
     return Machine(
@@ -158,30 +157,27 @@ def pick(want: str | int | torch.device | None = None, *, ranks: int | None = No
         import torch_xla
 
         return torch_xla.device()
-    found = _accelerators(notes := [])
-    names, kind = ["cpu", *(device.name for device in found)], found[0].kind if found else "cpu"
+    kind, count = _accelerator()
+    names = ["cpu", *(f"{kind}:{i}" for i in range(count))]
     if want is None:
-        enough = len(found) >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # for every rank of this machine
+        enough = count >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # for every rank of this machine
         want = forced or (os.environ.get("LOCAL_RANK", kind) if enough else "cpu")
     name = str(want)
-    if found and name == kind:
+    if name == kind:
         name = f"{kind}:{torch.accelerator.current_device_index()}"
-    elif found and name.isdecimal():
+    elif kind and name.isdecimal():
         name = f"{kind}:{name}"
     if name in (*names, "meta"):
         return torch.device(name)
     hint = ' torch calls NVIDIA and AMD GPUs "cuda", Apple\'s "mps" and Intel\'s "xpu".' * name.isalpha()
     raise DeviceError(f'"{want}" is no device of this machine. It has {", ".join(names)}: ask for one of them, or call '
-                      f"pick() for the best.{hint}" + "".join(f" Note: {note}." for note in notes))
+                      f"pick() for the best.{hint}")
 
 
 def ranks_accelerator() -> tuple[str | None, int]:
     """(kind, how many) of the accelerators that ranks can have one each of; (None, 0) where there are none."""
-    import torch
-
-    here = torch.accelerator.current_accelerator(check_available=True)
-    usable = here is not None and here.type != "mps"  # which has no collectives between processes
-    return (here.type, torch.accelerator.device_count()) if usable else (None, 0)
+    kind, count = _accelerator()
+    return (None, 0) if kind == "mps" else (kind, count)  # MPS has no collectives between processes
 
 
 def default_ranks(accelerators: int) -> int:
@@ -214,22 +210,27 @@ def tpu_chips() -> str | None:
     return f"TPU {chips[0]}, {_count(len(chips), 'chip')}" if chips else None
 
 
-def _accelerators(notes: list[str]) -> tuple[Device, ...]:
-    """Every device of the kind torch computes on; why none of them can be used goes to `notes`."""
+def _accelerator() -> tuple[str | None, int]:
+    """The kind torch computes on besides the CPU, and how many of it are here; (None, 0) where there are none."""
+    import torch
+
+    here = torch.accelerator.current_accelerator(check_available=True)
+    return (here.type, torch.accelerator.device_count()) if here else (None, 0)
+
+
+def _accelerators(notes: list[str]) -> list[Device]:
+    """Every device of that kind; why they cannot be used goes to `notes`."""
     import torch
 
     try:
-        here = torch.accelerator.current_accelerator(check_available=True)
-        if here is None:
-            return ()
-        if here.type == "mps":
-            return (Device("mps:0", "mps", torch.backends.mps.get_name(), torch.mps.recommended_max_memory()),)
-        ask = torch.get_device_module(here).get_device_properties
-        found = [(f"{here.type}:{i}", ask(i)) for i in range(torch.accelerator.device_count())]
-        return tuple(Device(name, here.type, about.name, about.total_memory) for name, about in found)
+        kind, count = _accelerator()
+        if kind == "mps":
+            return [Device("mps:0", kind, torch.backends.mps.get_name(), torch.mps.recommended_max_memory())]
+        about = [torch.get_device_module(kind).get_device_properties(i) for i in range(count)]
+        return [Device(f"{kind}:{i}", kind, one.name, one.total_memory) for i, one in enumerate(about)]
     except Exception as error:  # a driver may fail in any way, and the CPU still works
         notes.append(f"the accelerator cannot be used: {error}".splitlines()[0])
-        return ()
+        return []
 
 
 def _cpu() -> str:
