@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
 
 FAULTS = {
     "straggler": ("slow rank", "slow device", "slow worker", "straggling rank"),

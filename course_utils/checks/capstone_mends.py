@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from ..lessons.models import mlp
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
 from .pitfall_cases import TOLERANCE, all_weights, make_batch, train
 
 # -- C -----------------------------------------------------------------------------------------------------------------

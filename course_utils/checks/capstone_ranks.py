@@ -19,7 +19,7 @@ from ..lessons import cases
 from ..lessons.models import mlp
 from ..machine import pick
 from ..ranks.spans import span
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
 from .on_ranks import on_ranks
 from .pitfall_cases import (
     TOLERANCE,

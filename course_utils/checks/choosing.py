@@ -10,7 +10,7 @@ from ..machine import pick
 from ..planner import Cluster, Model, Plan
 from ..ranks.launch import launch
 from ..style import size
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
 
 SECONDS = 30.0
 AXES = ("pipeline", "data", "tensor")

@@ -13,7 +13,7 @@ from torch.utils.data import DistributedSampler
 from ..machine import pick
 from ..ranks.traffic import Traffic
 from .ddp_cases import CASES, HeadFirst, TiedAndFrozen, case
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
 from .on_ranks import apart, everywhere, on_ranks, same
 
 RANKS = 3

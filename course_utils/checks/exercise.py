@@ -1,151 +1,179 @@
-"""`check.<exercise>(answer)`: a learner's function is run, compared with what was expected, and answered in words.
+"""`check.<exercise>(answer)`: the answer and the published solution are looked at alike, and what is seen is compared.
 
-How to add an exercise: in `checks/<notebook>.py` put the published solution and, below it, its check.
-
-    from .exercise import exercise, expect, wrong
-
-    def rows_per_device(rows, devices):                      # the published solution; its name is the exercise's name
+    def rows_per_device(rows, devices):                     # the solution; its name is the exercise's name
         return [len(range(rows)[i::devices]) for i in range(devices)]
 
-    @exercise(rows_per_device, "How many are left over?", "The first rows % devices get one more.")   # staged hints
-    def _rows_per_device(answer):                            # answer: the learner's function, called as the solution is
-        expect("rows_per_device(10, 4)", [3, 3, 2, 2], answer(10, 4))        # equal, or the check ends here in words
-        expect("the sum over 7 devices", 100, sum(answer(100, 7)))           # tol=1e-5 for floats and tensors
-        if any(type(n) is not int for n in answer(5, 2)):
-            wrong("A number of rows is a whole number.", expected="int", got=answer(5, 2))
-        return "10 rows on 4 devices: 3, 3, 2, 2."           # optional, said when it is solved
+    @exercise(rows_per_device)
+    def _(answer):                                          # the look: at the solution, then at the answer
+        for rows, devices in ((10, 4), (100, 7)):
+            yield f"rows_per_device({rows}, {devices})", answer(rows, devices)
 
-That is all: the module is found by being there, and `check.rows_per_device(rows_per_device)` works. Handled here, so
-not in a check: a stub that is still empty ("Not yet"), a result passed instead of the function, the wrong parameters,
-an exception in the learner's code (shown with the learner's line), None or `...` where `expect` wanted a value, hints.
-Errors of a `launch(answer, …)` inside a check are said in its own words (`words.py`). Checks may import torch.
-An answer for which returning None is right (it works in place) is looked at through what it changed.
-In tests: `assert check.name(check.name.published)` (the solution as a function); `verdict = check.name(wrong_one)` has
-`.state`, `.text`, `.expected`, `.got`, `.line`, `str(verdict)`; `all_exercises()` gives {name: Exercise}.
+A look yields `(words, value)`, or `(words, value, tol)`. Each value is compared as soon as it is there, and the first
+one that differs from the solution's ends the check on all ranks together; so what follows may rely on it. Yield what
+must be so of every right answer (properties, sums, the result), not the way there. `AtMost(value, most)` holds a cost
+down; `("", text)` is said when the exercise is solved. The answer runs in processes of its own: `ranks=(2, 4)` runs the
+look on so many ranks with a process group, without it in one process; `here=True` in the notebook's own process.
+`mistakes={sentence: function}`: the sentence is said where the answer does what this wrong function does.
+
+The solution is what is right, so tests/checks/test_references.py holds it against something else. The notebook has the
+stub in a cell tagged `exercise`, and the hints under the question.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, NoReturn
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from ..errors import CourseError, RankError
-from .compare import difference, show
-from .learner import is_ours, parameters_differ, unfinished, untouched, where
-from .limit import SECONDS, TooLong, limited
+import torch
+from torch.utils._pytree import tree_map_only
+
+from ..errors import RankError
+from ..ranks.launch import launch
+from .compare import Difference, difference
+from .learner import called_otherwise, is_stub, unfinished
 from .verdict import Verdict
-from .words import in_words
+
+Look = Callable[[Callable], Iterator[tuple]]
+AT = "\0looks at "  # before the words of a look, in what a rank prints
+ELSEWHERE = 30.0  # seconds that the libraries of an accelerator may take to start, on top of the limit
 
 found: dict[str, Exercise] = {}  # those whose module is imported
 
 
-class Interrupted(CourseError):
-    """The kernel was interrupted while an answer was being judged."""
+class Seen(NamedTuple):
+    """What a look saw of an answer on one rank."""
+
+    same: int  # values before the first that differs
+    words: str = ""  # of the one that differs; or what is said when none does
+    different: Difference | None = None
+    nothing: bool = False  # the answer gave None where there was something to give
 
 
-class _Wrong(Exception):
-    """How a check says that the answer is not right."""
+def exercise(solution: Callable, *, ranks: tuple[int, ...] = (), seconds: float = 20.0, tol: float = 1e-5,
+             mistakes: dict[str, Callable] | None = None, launch: Callable = launch,
+             here: bool = False) -> Callable[[Look], Exercise]:
+    """Turn a look into the exercise `solution.__name__`; see the top of this file."""
 
-    def __init__(self, why: str, expected: str = "", got: str = "", *, empty: bool = False) -> None:
-        super().__init__(why)
-        self.why, self.expected, self.got, self.empty = why, expected, got, empty
-
-
-def wrong(why: str, *, expected: Any = "", got: Any = "") -> NoReturn:
-    """End the check: `why` in a sentence, with what was expected and what came."""
-    raise _Wrong(why, show(expected, plain=True), show(got, plain=True))
-
-
-def expect(what: str, expected: Any, got: Any, *, tol: float = 0.0) -> None:
-    """End the check unless `got` equals `expected`; tensors, arrays, floats and what holds them, to within `tol`."""
-    found = difference(expected, got, tol)
-    if found:
-        why = f"{what}: not what was expected." if found == "not the same" else f"{what}: {found}."
-        raise _Wrong(why, show(expected), show(got), empty=got is None or got is ...)
-
-
-def exercise(published: Callable[..., Any], *hints: str) -> Callable[[Callable[[Any], str | None]], Exercise]:
-    """Turn a check into the exercise `published.__name__`; see the top of this file."""
-
-    def register(check: Callable[[Any], str | None]) -> Exercise:
-        name = published.__name__
-        assert name not in found or found[name].published.__module__ == published.__module__, f"two exercises: {name}"
-        found[name] = Exercise(published, hints, check)
-        return found[name]
+    def register(look: Look) -> Exercise:
+        found[solution.__name__] = Exercise(solution, look, ranks, seconds, tol, mistakes or {}, launch, here)
+        return found[solution.__name__]
 
     return register
 
 
 class Exercise:
-    """One exercise: call it with your function; `.hint()` for the next hint, `.solution()` for the published one."""
+    """One exercise: call it with your function; `.solution()` prints the published one."""
 
-    def __init__(self, published: Callable[..., Any], hints: tuple[str, ...], check: Callable[..., str | None]) -> None:
-        self.name, self.published, self.hints, self._check = published.__name__, published, hints, check
-        self._shown = 0  # hints given since it was last solved
+    hints = ()
+
+    def __init__(self, solution: Callable, look: Look, ranks: tuple[int, ...], seconds: float, tol: float,
+                 mistakes: dict[str, Callable], start: Callable, here: bool) -> None:
+        self.name, self.published, self.mistakes, self.seconds = solution.__name__, solution, mistakes, seconds
+        self._look, self._ranks, self._tol, self._launch = look, ranks, tol, start
+        self._here = here or (sys.platform == "win32" and not ranks)  # there are no ranks on Windows, and no limit
         self.__doc__ = f"check.{self.name}({self.name}): see what is right and what is missing."
 
     def __repr__(self) -> str:
-        return f"check.{self.name}({self.name}), .hint(), .solution(): {len(self.hints)} hints"
-
-    def __call__(self, answer: Callable[..., Any]) -> Verdict:
-        verdict = self._judge(answer)
-        if verdict:
-            self._shown = 0
-        elif verdict.state == "wrong":
-            self._shown = min(self._shown + 1, len(self.hints))
-        verdict.hints = () if verdict else self.hints[: self._shown]
-        verdict.hints_total = len(self.hints)
-        return verdict
-
-    def hint(self, n: int | None = None) -> Verdict:
-        """The next hint, or all of them up to the n-th."""
-        if n is not None and (type(n) is not int or not 1 <= n <= len(self.hints)):
-            raise CourseError(f"check.{self.name}.hint({n!r}): its hints are numbered 1 to {len(self.hints)}.")
-        self._shown = n or min(self._shown + 1, len(self.hints))
-        return Verdict(self.name, "hint", hints=self.hints[: self._shown], hints_total=len(self.hints))
+        return f"check.{self.name}({self.name}), .solution()"
 
     def solution(self) -> None:
         """Print the published solution."""
         print(inspect.getsource(self.published))
 
-    def _judge(self, answer: Any) -> Verdict:
+    def __call__(self, answer: Callable) -> Verdict:
+        """Look at the answer on all numbers of ranks, and say what was found first."""
         name = self.name
         if not callable(answer):
-            call = f"check.{name}({name})"
-            return Verdict(name, "wrong", f"Pass the function itself: `{call}`, with nothing after its name.",
-                           expected=f"the function {name}", got=show(answer))
-        if untouched(answer):
+            return Verdict(name, "wrong", f"Pass the function itself: `check.{name}({name})`.")
+        if is_stub(answer):
             return Verdict(name, "not yet", f"Write `{name}`, then run this cell again.")
-        if words := parameters_differ(self.published, answer):
-            return Verdict(name, "wrong", "It is called with other arguments than it takes.",
-                           expected=words[0], got=words[1])
+        if words := called_otherwise(self.published, answer):
+            return Verdict(name, "wrong", words)
         try:
-            with limited(SECONDS):
-                said = self._check(answer)
-        except TooLong:
-            why = f"It was still running after {SECONDS:.0f} s, the time of this check. Does a loop in it ever end?"
-            return Verdict(name, "wrong", why)
-        except KeyboardInterrupt:
-            raise Interrupted(f"check.{name} was interrupted: the answer was not judged.") from None
+            for ranks in self._ranks or (1,):
+                by_rank = self._seen(self.published, answer, ranks)
+                rank, seen = next(((r, s) for r, s in enumerate(by_rank) if s.different), (0, by_rank[0]))
+                if seen.different:
+                    break
+            else:
+                return Verdict(name, "solved", seen.words)
         except RankError as error:
-            return Verdict(name, "wrong", in_words(error))
-        except _Wrong as mistake:
-            if unfinished(answer, empty=mistake.empty):
-                return Verdict(
-                    name, "not yet", "It still returns nothing, or has a `...` in it. Fill it in and run again."
-                )
-            return Verdict(name, "wrong", mistake.why, expected=mistake.expected, got=mistake.got)
-        except CourseError as error:
-            return Verdict(name, "wrong", str(error))
-        except (Exception, SystemExit) as error:
-            if unfinished(answer):
-                return Verdict(name, "not yet", "There is still a `...` in it. Fill it in and run again.")
-            said_by = f"{type(error).__name__}: {error}".rstrip(": ")
-            place = where(error, self._check)
-            if place is None and is_ours(error):
-                raise
-            if place is None:
-                return Verdict(name, "wrong", f"What it returned cannot be used: {said_by}")
-            return Verdict(name, "wrong", f"It raised {said_by}", line=place)
-        return Verdict(name, "solved", said or "")
+            return self._wrong(answer, _in_words(error, self._ranks))
+        if all(one.nothing for one in by_rank):
+            return Verdict(name, "not yet", "It still returns nothing. Fill it in, then run this cell again.")
+        where = f"{ranks} ranks, rank {rank}: {seen.words}" if self._ranks else seen.words
+        because = next(self._because(answer, ranks, seen.same), seen.different.words)
+        return self._wrong(answer, f"{where}: {because}", seen.different.expected, seen.different.got)
+
+    def _wrong(self, answer: Callable, text: str, *both: str) -> Verdict:
+        if unfinished(answer):
+            return Verdict(self.name, "not yet", "There is still a `...` in it. Fill it in, then run this cell again.")
+        return Verdict(self.name, "wrong", text if text[-1] in ".?" or "\n" in text else f"{text}.", *both)
+
+    def _because(self, answer: Callable, ranks: int, same: int) -> Iterator[str]:
+        """The sentences of those mistakes that do what the answer does, where it is not the solution's."""
+        for sentence, mistake in self.mistakes.items():
+            if min(seen.same for seen in self._seen(mistake, answer, ranks)) > same:
+                yield sentence
+
+    def _seen(self, reference: Callable, answer: Callable, ranks: int) -> list[Seen]:
+        """What each rank saw."""
+        task = _look_at, self._look, reference, answer, self._tol
+        if self._here:
+            return [_look_at(*task[1:])]
+        where = {} if self._ranks else {"device": "cpu", "init_group": False}
+        more = ELSEWHERE if torch.accelerator.is_available() and self._ranks else 0.0
+        return self._launch(*task, ranks=ranks, time_limit=self.seconds + more, show=False, **where).results
+
+
+def _look_at(look: Look, reference: Callable, answer: Callable, tol: float) -> Seen:
+    """On a rank: the first value of the answer that is not the reference's, on this rank or on another."""
+    same, words, got, values = 0, "", "", look(answer)
+    for words, expected, *own in [*_until_it_raises(look(reference))]:
+        print(AT + words, flush=True)  # so that it is known where an answer raised, or never ended
+        _, got, *_ = next(values)
+        different = difference(expected, got, *(own or [tol])) if words else None
+        if _anywhere(different):
+            return Seen(same, words, different, nothing=got is None and expected is not None)
+        same += 1
+    return Seen(same, words="" if words else got)
+
+
+def _until_it_raises(values: Iterator[tuple]) -> Iterator[tuple]:
+    """Values as they are now, since a weight goes on changing; a mistake's later ones may rely on what it got wrong."""
+
+    def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+    try:
+        for words, value, *tol in values:
+            yield words, tree_map_only(torch.Tensor, as_it_is, value), *tol
+    except Exception:
+        return
+
+
+def _anywhere(different: Difference | None) -> bool:
+    """Whether some rank found a difference; all ranks stop together."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return different is not None
+    everyones = [False] * dist.get_world_size()
+    dist.all_gather_object(everyones, different is not None)
+    return any(everyones)
+
+
+def _in_words(error: RankError, ranks: tuple[int, ...]) -> str:
+    """What is said of a failure in the ranks: a check has no `time_limit` of the learner's and leaves no `error`."""
+    text = error.said.replace("after the time limit of", "after")
+    reached = [line for line in error.run.output[error.rank or 0].splitlines() if line.startswith(AT)]
+    text = re.sub(r"waits? in all_gather_object here: \(no line known\)", "had returned", text)  # in _anywhere
+    if not ranks:
+        text = text.replace("rank 0 of 1 ", "It ").replace("rank 0 is here:", "It is here:")
+        text = text.replace("rank 0 waits", "It waits")
+        if "\n" not in text:  # no line of the learner's: the look could not use what it got
+            text = text.replace("It raised", "What it returned cannot be used:")
+    return f"{reached[-1].removeprefix(AT)}: {text}" if reached and reached[-1] != AT else text

@@ -14,7 +14,7 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 from ..errors import CourseError, RankError
 from ..machine import pick
 from ..ranks.traffic import Traffic
-from .exercise import exercise, wrong
+from .old import exercise, wrong
 from .on_ranks import everywhere, home, on_ranks, same
 from .words import in_words
 

@@ -19,7 +19,7 @@ from ..lessons import models
 from ..lessons.memory import Alive
 from ..machine import pick
 from ..ranks.traffic import Traffic
-from .exercise import exercise, wrong
+from .old import exercise, wrong
 from .on_ranks import on_ranks, same
 
 SECONDS = 30.0  # a collective that some ranks never call ends here, in words

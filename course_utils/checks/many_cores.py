@@ -16,7 +16,7 @@ from .. import xla
 from ..errors import CourseError, RankError
 from ..lessons import models
 from ..ranks.run import Run
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
 
 CORES, DEVICES = 3, 8  # without a TPU: of the replicas, of one SPMD program
 SECONDS = {"CPU": 60.0, "TPU": 240.0}  # a TPU takes longer to start

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from ..errors import RankError
-from .exercise import exercise, wrong
+from .old import exercise, wrong
 from .survival_cases import EACH, EPOCHS, batches, run
 
 AGAIN = 3  # steps that may be done twice after a kill

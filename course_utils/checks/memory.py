@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ..lessons.memory import Meter
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
 
 
 def predict_peak(widths, rows):

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ..machine import pick
 from ..ranks.launch import launch
 from ..ranks.spans import span
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
 
 SECONDS = 30.0
 

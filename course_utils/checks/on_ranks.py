@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_map, tree_map_only
 
 from ..machine import pick
 from ..ranks.launch import launch
-from .compare import difference
-from .exercise import expect, wrong
+from .old import expect, wrong
+from .old_compare import difference
 
 ELSEWHERE = 30.0  # seconds that libraries of an accelerator may take to start, on top of the limit
 

@@ -12,7 +12,7 @@ from .. import schedules
 from ..lessons import models, pipeline
 from ..machine import pick
 from ..ranks.launch import launch
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
 
 SECONDS = 60.0
 SIZE = {"layers": 4, "width": 16, "heads": 2, "context": 8}

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from ..lessons.models import mlp
 from ..machine import pick
 from ..ranks.traffic import Traffic
-from .exercise import wrong
+from .old import wrong
 
 TOLERANCE = 1e-5
 Batch = tuple[Tensor, Tensor]  # images (n, 64), digits (n,)

@@ -20,8 +20,8 @@ from torch.optim import SGD
 
 from ..lessons.models import mlp
 from ..machine import pick
-from .compare import kind
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
+from .old_compare import kind
 from .on_ranks import everywhere, on_ranks, same
 from .pitfall_cases import TOLERANCE, Batch, make_batch, train
 

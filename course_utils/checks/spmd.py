@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy
 
 from .. import xla
 from ..lessons.models import MLP, filled
-from .exercise import exercise, expect, wrong
 from .many_cores import launch, on_cpu
+from .old import exercise, expect, wrong
 
 WIDTH = 16
 Spec = tuple[str | None, ...]  # the mesh's axis for each dim

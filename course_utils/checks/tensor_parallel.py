@@ -18,7 +18,7 @@ from ..lessons.tensor_parallel import add_up, fan_out
 from ..machine import pick
 from ..ranks.launch import launch
 from ..ranks.traffic import Traffic
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
 from .on_ranks import home
 
 SECONDS = 30.0

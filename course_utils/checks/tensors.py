@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .compare import kind
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
+from .old_compare import kind
 
 
 def seconds(work, wait, clock):

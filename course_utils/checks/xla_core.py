@@ -14,7 +14,7 @@ from ..errors import CourseError
 from ..lessons import models
 from ..xla.counters import Counters, counters, times
 from ..xla.launch import tolerance
-from .exercise import exercise, expect, wrong
+from .old import exercise, expect, wrong
 
 LONGEST, LINES, CALLS, MOST = 64, 12, 8, 5
 CHARACTERS = 40

@@ -14,8 +14,8 @@ import torch
 
 from course_utils import CourseError, launch
 from course_utils import checks as check
-from course_utils.checks.exercise import exercise, expect, wrong
-from course_utils.checks.exercise import found as exercises
+from course_utils.checks.old import exercise, expect, wrong
+from course_utils.checks.old import found as exercises
 
 
 def share(rows, devices):
@@ -297,7 +297,7 @@ def test_importing_the_checks_imports_no_torch():
 
 
 def test_a_loop_that_never_ends_is_ended(shares, monkeypatch):
-    monkeypatch.setattr("course_utils.checks.exercise.SECONDS", 0.5)
+    monkeypatch.setattr("course_utils.checks.old.SECONDS", 0.5)
 
     def mine(rows, devices):
         while True:
@@ -311,7 +311,7 @@ def test_a_loop_that_never_ends_is_ended(shares, monkeypatch):
 
 
 def test_the_limit_leaves_a_launch_to_its_own(shares, monkeypatch):
-    monkeypatch.setattr("course_utils.checks.exercise.SECONDS", 1.5)
+    monkeypatch.setattr("course_utils.checks.old.SECONDS", 1.5)
 
     def mine(rows, devices):
         launch(time.sleep, 2.0, ranks=1, device="cpu")

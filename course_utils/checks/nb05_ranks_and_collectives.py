@@ -1,0 +1,78 @@
+"""Exercises of notebook 05, looked at on 2 to 4 real ranks: a mean, ring all-reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+
+from ..machine import pick
+from .compare import AtMost
+from .exercise import exercise
+from .probes import Messages
+
+
+def numbers(count: int) -> torch.Tensor:
+    """Whole numbers of this rank's own, on its device."""
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    return torch.randint(100, (count,), generator=generator).float().to(pick())
+
+
+def mean_over_ranks(losses):
+    """The mean of all losses of all ranks, the same float on every rank; ranks may hold different numbers of them."""
+    total = torch.stack([losses.sum(), losses.new_tensor(losses.numel())])  # where the losses are
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()
+
+
+def mean_of_means(losses):
+    mean = losses.mean()
+    dist.all_reduce(mean)
+    return (mean / dist.get_world_size()).item()
+
+
+@exercise(mean_over_ranks, ranks=(2, 4), mistakes={
+    "this is the mean of the ranks' means: a rank with few losses counts as much as one with many": mean_of_means,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    rank = dist.get_rank()
+    for counts in ((6, 5, 4, 3), (1, 9, 1, 90), (0, 2, 7, 3)):
+        losses = (numbers(counts[rank]) / 100) ** 3
+        where = f"ranks with {list(counts[: dist.get_world_size()])} losses"
+        yield f"{where}: the mean", answer(losses)
+        yield f"{where}: the losses afterwards, which were not to change", losses
+    yield "", "Every rank knows the true mean, however many losses each of them has."
+
+
+def ring_all_reduce(tensor):
+    """Overwrite `tensor` on every rank with the sum over all ranks; every rank only talks to its two neighbours."""
+    rank, p = dist.get_rank(), dist.get_world_size()
+    chunks = tensor.tensor_split(p)  # views: writing into a chunk writes into the tensor
+    for step in range(2 * (p - 1)):
+        leaving, target = chunks[(rank - step - 1) % p], chunks[(rank - step - 2) % p]
+        arriving = torch.empty_like(target)
+        # As one batch: nccl may hold a single send until its receiver is there, and in a ring all would wait.
+        sends = dist.P2POp(dist.isend, leaving, (rank + 1) % p)
+        receives = dist.P2POp(dist.irecv, arriving, (rank - 1) % p)
+        for message in dist.batch_isend_irecv([sends, receives]):
+            message.wait()
+        if step < p - 1:  # reduce-scatter: add
+            target += arriving
+        else:  # all-gather: the sums go round
+            target.copy_(arriving)
+
+
+@exercise(ring_all_reduce, ranks=(2, 3, 4), tol=1e-3)
+def _(answer: Callable) -> Iterator[tuple]:
+    p = dist.get_world_size()
+    for length in (12, 5, 9, 1001):
+        tensor = numbers(length)
+        with Messages() as messages:
+            answer(tensor)
+        yield f"{length} numbers: the collectives that it calls, where messages are asked for", messages.collectives
+        yield f"{length} numbers: the tensor", tensor
+        yield f"{length} numbers: the ranks that it sends to, in this ring", messages.to
+        most = 2 * (p - 1) * -(-length // p)
+        yield f"{length} numbers: those that it sends, of 2(p - 1) chunks", AtMost(messages.numbers, most)
+    yield "", "The sum is right on 2, 3 and 4 ranks, and no rank sends more than 2(p - 1) chunks of its tensor."

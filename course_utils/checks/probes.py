@@ -1,0 +1,87 @@
+"""What a look sees of an answer beside its result: messages, steps of training, what others got."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from ..ranks.traffic import Traffic
+
+
+class Messages(Traffic):
+    """What the block sends: to which ranks, how many numbers, and which collectives it calls."""
+
+    def __enter__(self) -> Messages:
+        self.to: list[int] = []
+        self.numbers, self._send = 0, dist.ProcessGroup.send
+
+        def send(group: Any, tensors: list, to: int, tag: int) -> Any:
+            self.to, self.numbers = sorted({*self.to, to}), self.numbers + sum(tensor.numel() for tensor in tensors)
+            return self._send(group, tensors, to, tag)
+
+        dist.ProcessGroup.send = send  # all of send, isend and batch_isend_irecv end here
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        dist.ProcessGroup.send = self._send
+        super().__exit__(*error)
+
+    @property
+    def collectives(self) -> list[str]:
+        return [name for name in self.calls if name not in ("send", "recv", "barrier")]
+
+
+class Steps:
+    """What goes into the network that trains, and its weights just before, for each forward in the block."""
+
+    def __enter__(self) -> Steps:
+        self.inputs: list[torch.Tensor] = []
+        self.weights: list[torch.Tensor] = []
+        self._depth = 0
+        self._hooks = [
+            register_module_forward_pre_hook(self._into),
+            register_module_forward_hook(self._out, always_call=True),
+        ]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _into(self, module: nn.Module, args: tuple) -> None:
+        trains = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+        if self._depth == 0 and args and trains:
+            self.inputs.append(args[0].detach().cpu())
+            self.weights.append(weights(module).cpu())
+        self._depth += 1
+
+    def _out(self, *_: object) -> None:
+        self._depth -= 1
+
+    def equal(self) -> bool:
+        """Whether all ranks begin each step with the same weights, as many steps as all of them take."""
+        steps = zip(*everyones(self.weights), strict=False)
+        return all(torch.allclose(a, b, rtol=0, atol=1e-5) for step in steps for a, b in itertools.pairwise(step))
+
+
+def weights(network: nn.Module) -> torch.Tensor:
+    """All parameters in one vector, as they are now."""
+    return nn.utils.parameters_to_vector(network.parameters()).detach().clone()
+
+
+def everyones(value: Any) -> list[Any]:
+    """This value of every rank, by rank."""
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def equal_everywhere(tensor: torch.Tensor) -> bool:
+    """Whether all ranks have the same values in it."""
+    return all(torch.allclose(a, b, rtol=0, atol=1e-5) for a, b in itertools.pairwise(everyones(tensor.cpu())))
