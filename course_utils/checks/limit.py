@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 
-from ..ranks.processes import running
+from ..ranks.crew import running
 
 SECONDS = 60.0
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from ..lessons.models import mlp
 from ..machine import pick
-from ..ranks.session import report
+from ..ranks.report import report
 from .old import exercise, expect, wrong
 from .on_ranks import on_ranks, same
 from .pitfall_cases import (

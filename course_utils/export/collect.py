@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from ..errors import CourseError
 from ..machine import pick
-from ..ranks.session import report
+from ..ranks.report import report
 from ..ranks.spans import span
 from .literal import NoLiteral, literal
 from .origin import copied, home, public_name, stateful, tool

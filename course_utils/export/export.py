@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
-from ..ranks.arguments import check_ranks
+from ..ranks.launch import place
 from .beside import BESIDE, beside_text
 from .call import Call
 from .collect import Collector
@@ -58,7 +58,7 @@ def export(
     Raises:
         CourseError: something that it uses exists in this kernel only; the message says what, where and what to do.
     """
-    ranks = check_ranks(ranks) or 4
+    ranks = 4 if ranks is None else place(ranks, None)[0]
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1 or ranks % nodes:
         raise CourseError(f"export(ranks={ranks}, nodes={nodes!r}): each host gets equally many ranks")
     if unknown := {*beside} - {*BESIDE}:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ..machine import pick
 from ..pictures.live import LivePlot
-from ..ranks.session import report
+from ..ranks.report import report
 from ..ranks.spans import span
 from .models import mlp
 

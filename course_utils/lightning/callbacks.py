@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
 from ..pictures.live import LivePlot
-from ..ranks.session import report
+from ..ranks.report import report
 
 try:
     from lightning.pytorch import Callback

@@ -1,14 +1,12 @@
 """A function from a notebook cell on several real processes, and its results, metrics, output and errors back.
 
-Start with `launch.py`; then, on the way there `arguments`, `server`, `processes`, in the rank `rank`, `session`,
-`spans`, `traffic`, and on the way back `heard`, `failures`, `run`, `noted`; `carry_out.py` holds all of it
-together, `stopping.py` interrupts it.
+Read `launch.py`, then `crew.py`, the processes seen from the notebook, then `rank.py`, one of them from the inside.
 """
 
 from .launch import launch
+from .report import report
 from .run import Run
 from .server import warm_up
-from .session import report
 from .spans import span
 from .traffic import Traffic
 

@@ -1,26 +1,34 @@
 """Run a function from a notebook cell on several ranks, and get results, metrics, output and errors back.
 
-The ranks are real processes with a real process group; `rank.py` is what happens inside one.
+The ranks are real processes with a real process group. `crew.py` starts and hears them, `rank.py` is what happens
+inside one.
 """
 
 from __future__ import annotations
 
+import inspect
+import linecache
 import os
+import socket
+import sys
 import time
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
+from ..errors import CourseError, DeviceError
+from ..machine import default_ranks, ranks_accelerator, usable_cores, usable_memory
 from ..pictures.live import LivePlot
-from .arguments import check_call, check_ranks, folder, name_of
-from .carry_out import carry_out, cells
+from .crew import Crew
 from .payload import packed
-from .placement import place
-from .processes import Ranks
+from .report import Task, current
 from .run import Run
-from .session import Task
 
 if TYPE_CHECKING:
     import torch
+
+RANK_MEMORY = 40 << 20  # bytes a rank needs at least: what it does not share with the server it is forked from
+MOST_RANKS = 64  # each takes five descriptors, and many shells allow a process 1,024
 
 
 def launch(
@@ -28,7 +36,6 @@ def launch(
     *args: Any,
     ranks: int | None = None,
     device: str | torch.device | None = None,
-    backend: str | None = None,
     live: LivePlot | None = None,
     time_limit: float | None = 300.0,
     show: bool = True,
@@ -42,11 +49,9 @@ def launch(
 
     Args:
         function: any function, closure or class, defined in a cell or a module; it travels by value.
-        ranks: how many processes; by default one an accelerator where there are two or more, else 4.
+        ranks: how many processes; by default `discover().ranks`.
         device: "cpu", "cuda", "xpu", or `pick(ranks=…)`, for a baseline on the same kind of device as other ranks;
             by default the accelerators where each rank gets its own, else the CPU.
-        backend: any that torch has; by default the one of the device, and gloo where ranks share a CUDA GPU
-            (gloo's collectives take its tensors, its send and recv do not).
         live: a `LivePlot` to draw what ranks `report()` while they run.
         time_limit: seconds until everything is ended and the ranks that did not finish are named; None: no limit.
         show: print what ranks print, each line with its rank.
@@ -59,35 +64,114 @@ def launch(
         CourseError: nothing was started; the message says what to change.
         RankError: a rank raised, died or never finished; all others were ended.
     """
-    check_call(function, live=live, time_limit=time_limit)
-    placement = place(check_ranks(ranks), device, backend, init_group=init_group)
-    payload = packed(function, args, kwargs)
-    store = _open_store()
-    task = Task(
-        payload=payload,
-        cells=cells(),
-        env=dict(os.environ) | placement.env | {"MASTER_PORT": str(store.port)},
-        cwd=folder(),
-        device=placement.device,
-        backend=placement.backend,
-        threads=placement.threads,
-        # The limit of the launch is to speak first: it knows all ranks.
-        timeout=None if time_limit is None else time_limit + 60,
-        began=time.perf_counter(),
-    )
-    outcome = [None] * placement.ranks
-    run = Run(placement.ranks, placement.device, placement.backend, outcome, name=name_of(function))
-    return carry_out(run, Ranks(placement.ranks), task, live=live, time_limit=time_limit, show=show)
-
-
-def _open_store() -> Any:
-    """The ranks' meeting point, in this process; a socket bound to loopback, where torch's own listens everywhere."""
-    import socket
-
     import torch.distributed as dist
 
+    check_call(function, live=live, time_limit=time_limit)
+    ranks, kind = place(ranks, device)
+    backend = dist.get_default_backend_for_device(kind) if init_group else None
+    # The ranks' meeting point is in this process, on a socket bound to loopback; torch's own listens everywhere.
     listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    return dist.TCPStore(
-        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    host, port = listener.getsockname()
+    store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    task = make_task(
+        (function, args, kwargs),
+        _environment(ranks, kind) | {"MASTER_PORT": str(store.port)},
+        device=kind,
+        backend=backend,
+        threads=max(1, int(usable_cores() // ranks)),
+        # The limit of the launch is to speak first: it knows all ranks.
+        timeout=None if time_limit is None else time_limit + 60,
     )
+    run = Run(ranks, kind, backend, [None] * ranks, name=name_of(function))
+    return Crew(run, live=live, show=show).work(task, time_limit)
+
+
+def check_call(function: Callable, *, live: object, time_limit: float | None) -> None:
+    """What every launch checks, whatever it runs on."""
+    if current() is not None:
+        raise CourseError(
+            "launch was called inside a rank that launch started. Ranks cannot start ranks: "
+            "call launch in the notebook, and the function itself in the rank."
+        )
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise CourseError(
+            "this process was started by torchrun, so it is already a rank: call the function itself, without launch"
+        )
+    if sys.platform == "win32":
+        raise CourseError(
+            "launch needs Linux or macOS. On Windows, open the course in WSL2 (Ubuntu): the README says how."
+        )
+    if not callable(function):
+        hint = "Give the function itself, not its name." if isinstance(function, str) else (
+            "It looks like the result of a call: write launch(train, 10), not launch(train(10))."
+        )
+        raise CourseError(f"launch needs a function, and got {function!r:.60} ({type(function).__name__}). {hint}")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        kind = "an async function" if inspect.iscoroutinefunction(function) else "a generator (it has a yield)"
+        raise CourseError(f"{function.__name__} is {kind}; launch needs a plain function that returns its result")
+    if live is not None and not hasattr(live, "tick"):
+        raise CourseError(f'live={live!r} is no live plot; write live=LivePlot("loss")')
+    if time_limit is not None and not 0 < time_limit < inf:
+        raise CourseError(f"time_limit={time_limit!r}: give seconds, more than 0, or None for no limit")
+
+
+def place(ranks: int | None, device: str | torch.device | None) -> tuple[int, str]:
+    """How many ranks, and the kind of device that they run on: accelerators where each gets its own, else the CPU.
+
+    Raises:
+        CourseError: there cannot be so many ranks here, or not on this device.
+    """
+    kind, count = ranks_accelerator()
+    ranks = default_ranks(count) if ranks is None else ranks
+    _, memory = usable_memory()
+    most = max(1, min(MOST_RANKS, memory // RANK_MEMORY))
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= most:
+        here = f"with {memory / 2**30:.1f} GiB of memory free, " if most < MOST_RANKS else ""
+        raise CourseError(f"ranks={ranks!r}: give a whole number, for example ranks=4; {here}launch starts 1 to {most}")
+    if device is None:
+        return ranks, kind if kind and count >= ranks else "cpu"
+    if str(device) == "cpu" or (str(device) == kind and ranks <= count):
+        return ranks, str(device)
+    others = f', or on "{kind}" if they are at most {count}, one device each' if kind else ""
+    raise DeviceError(f'device="{device}": {ranks} ranks run on "cpu" here{others}.')
+
+
+def make_task(call: tuple[Callable, tuple, dict], env: dict[str, str], **more: Any) -> Task:
+    """What ranks or cores need for this call: (function, args, kwargs)."""
+    try:
+        cwd = os.getcwd()
+    except FileNotFoundError:
+        raise CourseError(
+            "the folder that this notebook works in is gone (deleted or renamed), and ranks start there: "
+            "os.chdir(…) to one that exists, or open the notebook from its new place"
+        ) from None
+    # The notebook's cells, without the hook by which IPython keeps them fresh.
+    cells = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
+    began = time.perf_counter()
+    return Task(packed(*call), cells=cells, env=dict(os.environ) | env, cwd=cwd, began=began, **more)
+
+
+def name_of(function: Callable) -> str:
+    """What a run is called: the function's name, or for a `partial` or an object its kind."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _environment(ranks: int, device: str) -> dict[str, str]:
+    """What `torchrun` would set, but for the ranks' own numbers and the store's port."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    env = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the notebook holds the store; no rank opens one
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "GLOO_SOCKET_IFNAME": loopback,  # nothing listens beyond this machine
+        "NCCL_SOCKET_IFNAME": loopback,
+        "COURSE_DEVICE": device,  # what `pick()` answers in a rank
+    }
+    if device == "cpu":
+        # A function that asks torch for "the accelerator" must get the CPU here, in every rank.
+        env |= {"CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": ""}
+    return env

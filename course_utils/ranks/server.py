@@ -18,7 +18,7 @@ from multiprocessing import util
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+NO_THREAD_POOL = {"OPENBLAS_NUM_THREADS": "1"}  # with one a process cannot be forked safely
 
 _starting = threading.Lock()
 
@@ -36,18 +36,12 @@ def warm_up() -> None:
     with _starting, _spawning_apart():
         resource_tracker.ensure_running()  # here, because on its way it would undo the mask below
         context.set_forkserver_preload(["course_utils.ranks.preload"])
-        kept = os.environ.get(BLAS_THREADS)
-        os.environ[BLAS_THREADS] = "1"  # a process with a thread pool cannot be forked safely
         # The server and all ranks inherit the mask: interrupts are for the kernel alone.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             forkserver.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            if kept is None:
-                del os.environ[BLAS_THREADS]
-            else:
-                os.environ[BLAS_THREADS] = kept
 
 
 @contextlib.contextmanager
@@ -64,7 +58,7 @@ def _spawning_apart() -> Iterator[None]:
         try:
             for fd in kept:
                 os.set_inheritable(fd, True)
-            return os.posix_spawn(path, args, os.environ, setpgroup=0)
+            return os.posix_spawn(path, args, os.environ | NO_THREAD_POOL, setpgroup=0)
         finally:
             for fd, inheritable in kept.items():
                 os.set_inheritable(fd, inheritable)
@@ -76,9 +70,9 @@ def _spawning_apart() -> Iterator[None]:
         util.spawnv_passfds = together
 
 
-def fork(target: Any, *args: Any, name: str) -> BaseProcess:
+def fork(target: Any, *args: Any) -> BaseProcess:
     """Start `target(*args)` in a new process forked from the server; waits for the server if it is still importing."""
-    process = mp.get_context("forkserver").Process(target=target, args=args, name=name)
+    process = mp.get_context("forkserver").Process(target=target, args=args)
     with _starting, _no_main_module():
         process.start()
     return process

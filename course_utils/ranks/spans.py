@@ -4,72 +4,47 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Self
 
 MOST_SPANS = 200_000
-
-
-class SpanClock:
-    """A processor's clock: a mark is the time itself, in seconds of `time.perf_counter()`."""
-
-    def mark(self) -> Any:
-        return time.perf_counter()
-
-    def settle(self) -> None:
-        """Wait until every mark has happened."""
-
-    def seconds(self, mark: Any) -> float:
-        return mark
-
-    @staticmethod
-    def on(device: str) -> SpanClock:
-        """The clock of a device kind: "cpu", "cuda", "xpu"."""
-        return SpanClock() if device == "cpu" else EventClock(device)
-
-
-class EventClock(SpanClock):
-    """An accelerator's clock: a mark is a device event, because the call returns before the work is done."""
-
-    def __init__(self, device: str) -> None:
-        import torch
-
-        self.event = lambda: torch.Event(device, enable_timing=True)
-        self.synchronize = torch.accelerator.synchronize
-        self.synchronize()
-        self.zero = self.mark()
-        self.synchronize()
-        self.zero_seconds = time.perf_counter()
-
-    def mark(self) -> Any:
-        event = self.event()
-        event.record()
-        return event
-
-    def settle(self) -> None:
-        self.synchronize()
-
-    def seconds(self, mark: Any) -> float:
-        return self.zero_seconds + self.zero.elapsed_time(mark) / 1000
 
 
 class Recorder:
     """The spans of this process. Off until `begin`, so that `span` is harmless outside a rank."""
 
     def __init__(self) -> None:
-        self.clock: SpanClock | None = None
         self.pid = 0
         self.spans: list[tuple[str, Any, Any, str]] = []
+        self.synchronize: Callable[[], None] | None = None  # where work goes on after its call
 
-    def begin(self, clock: SpanClock) -> None:
-        self.clock, self.pid, self.spans = clock, os.getpid(), []
+    def begin(self, device: str) -> None:
+        """Record from now on; a mark is the time, or on an accelerator an event, because calls return before work."""
+        self.pid, self.spans, self.mark = os.getpid(), [], time.perf_counter
+        if device != "cpu":
+            import torch
+
+            def event() -> torch.Event:
+                event = torch.Event(device, enable_timing=True)
+                event.record()
+                return event
+
+            self.mark, self.synchronize = event, torch.accelerator.synchronize
+            self.synchronize()
+            self.zero = event()
+            self.synchronize()
+            self.zero_seconds = time.perf_counter()
 
     def take(self) -> list[tuple[str, float, float, str]]:
-        """All spans so far as (name, start, end, lane), seconds; the recorder is empty afterwards."""
-        if self.clock is None:
-            return []
-        self.clock.settle()
+        """All spans so far as (name, start, end, lane), seconds of `time.perf_counter()`; none are left."""
         spans, self.spans = self.spans, []
-        return [(name, self.clock.seconds(a), self.clock.seconds(b), lane) for name, a, b, lane in spans]
+        if not spans or self.synchronize is None:
+            return spans
+        self.synchronize()
+        return [(name, self._seconds(start), self._seconds(end), lane) for name, start, end, lane in spans]
+
+    def _seconds(self, event: Any) -> float:
+        return self.zero_seconds + self.zero.elapsed_time(event) / 1000
 
 
 recorder = Recorder()
@@ -93,14 +68,14 @@ class span:
 
     def start(self) -> Self:
         """Begin here; returns the span."""
-        if recorder.clock is not None and recorder.pid == os.getpid():
-            self.begun = recorder.clock.mark()
+        if recorder.pid == os.getpid():
+            self.begun = recorder.mark()
         return self
 
     def stop(self) -> None:
         """End here."""
         if self.begun is not None and len(recorder.spans) < MOST_SPANS:
-            recorder.spans.append((self.name, self.begun, recorder.clock.mark(), self.lane))
+            recorder.spans.append((self.name, self.begun, recorder.mark(), self.lane))
         self.begun = None
 
     __enter__ = start

@@ -12,29 +12,20 @@ from typing import Any, Self
 from ..pictures.picture import Picture
 from ..pictures.tables import table
 
-NAMES = {
-    "allreduce_": "all-reduce",
-    "allreduce_coalesced_": "all-reduce",
-    "allgather_": "all-gather",
-    "_allgather_base_": "all-gather",
-    "allgather_coalesced_": "all-gather",
-    "allgather_into_tensor_coalesced_": "all-gather",
-    "reduce_scatter_": "reduce-scatter",
-    "_reduce_scatter_base_": "reduce-scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce-scatter",
-    "alltoall_": "all-to-all",
-    "alltoall_base_": "all-to-all",
-    "broadcast_": "broadcast",
-    "reduce_": "reduce",
-    "scatter_": "scatter",
-    "gather_": "gather",
-    "send": "send",
-    "recv_": "recv",
-    "recv_any_source_": "recv",
-    "barrier": "barrier",
-    "monitored_barrier_": "barrier",
+OPERATORS = {
+    "all-reduce": ("allreduce_", "allreduce_coalesced_"),
+    "all-gather": ("allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_"),
+    "reduce-scatter": ("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"),
+    "all-to-all": ("alltoall_", "alltoall_base_"),
+    "broadcast": ("broadcast_",),
+    "reduce": ("reduce_",),
+    "scatter": ("scatter_",),
+    "gather": ("gather_",),
+    "send": ("send",),
+    "recv": ("recv_", "recv_any_source_"),
+    "barrier": ("barrier", "monitored_barrier_"),
 }
-"""The operators of `c10d`, and the collective each one is."""
+"""The operators of `c10d`, by the collective each one is."""
 
 
 class Traffic:
@@ -101,9 +92,10 @@ def _put_in_front() -> None:
     library = torch.library.Library("c10d", "IMPL")
     key = torch._C.DispatchKey.BackendSelect  # below autograd, above every backend, and never switched off
     below = torch._C._dispatch_keyset_full_after(key)
-    for operator, name in NAMES.items():
-        if packet := getattr(torch.ops.c10d, operator, None):
-            library.impl(packet.default, _counting(packet.default, name, below), key.name, with_keyset=True)
+    for name, operators in OPERATORS.items():
+        for operator in operators:
+            if packet := getattr(torch.ops.c10d, operator, None):
+                library.impl(packet.default, _counting(packet.default, name, below), key.name, with_keyset=True)
     _library.append(library)
 
 
@@ -126,24 +118,16 @@ def _sizes(name: str, args: tuple, place: dict[str, int], ranks: int, rank: int)
     """(bytes of the whole tensor, bytes that this rank sends)."""
     if name == "barrier":
         return 0, 0
-    if name in ("all-gather", "scatter"):
-        whole = _bytes(next(args[i] for key, i in place.items() if key.startswith("output")))
-        whole *= ranks if name == "scatter" else 1
-    elif name in ("reduce-scatter", "all-to-all", "gather"):
-        whole = _bytes(next(args[i] for key, i in place.items() if key.startswith("input")))
-        whole *= ranks if name == "gather" else 1
-    else:
-        whole = _bytes(args[place["tensors"]])
-    others = (ranks - 1) * whole // ranks
-    if name == "recv":
-        return whole, 0
-    if name == "send":
-        return whole, whole
-    if name == "scatter":
-        return whole, others if rank == args[place["root_rank"]] else 0
-    if name == "gather":
-        return whole, 0 if rank == args[place["root_rank"]] else whole // ranks
-    return whole, 2 * (ranks - 1) * whole // ranks if name == "all-reduce" else others
+    side = {"all-gather": "output", "scatter": "output", "reduce-scatter": "input", "all-to-all": "input",
+            "gather": "input"}.get(name, "tensors")
+    whole = _bytes(next(args[i] for key, i in place.items() if key.startswith(side)))
+    if name in ("send", "recv"):
+        return whole, whole if name == "send" else 0
+    if name in ("scatter", "gather"):  # what is here is a shard; the root sends, or gets, those of all others
+        root = rank == args[place["root_rank"]]
+        shards = (ranks - 1 if root else 0) if name == "scatter" else (0 if root else 1)
+        return ranks * whole, shards * whole
+    return whole, (2 if name == "all-reduce" else 1) * (ranks - 1) * whole // ranks
 
 
 def _bytes(tensors: Any) -> int:

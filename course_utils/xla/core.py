@@ -7,54 +7,58 @@ thread, and all cores are devices of one program.
 
 from __future__ import annotations
 
-import faulthandler
 import io
+import multiprocessing as mp
 import os
-import signal
+import pickle
 import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 from ..ranks.rank import enter, leave, run, take_over
-from ..ranks.session import Session, Task, begin, watch
+from ..ranks.report import Session, Task, begin, watch
 from . import tpu
 
 SPMD, REPLICAS = "SPMD", "one replica a core"  # `Task.backend`
 
-# Kept here, not passed on: processes of `torch_xla.launch` inherit them, and connections cannot be pickled.
-_lines: list[tuple[Task, Connection, Connection]] = []  # what each core gets, its connection and its output
+# Kept here, not passed on: processes of `torch_xla.launch` inherit it, and a connection cannot be pickled.
+_line: tuple[Task, Connection, Any]  # what every core gets; the connection that all share, and its lock
 _sessions: list[Session] = []  # of the cores that this process holds
 _starting = threading.Lock()
 
 
-def main(connections: list[Connection], outputs: list[Connection], shared: Connection) -> None:
-    """Run the cores, a connection and an output each; the caller is `Cores.start`. Never returns.
+def main(cores: list[int], connection: Connection, output: Connection, stacks: Connection, task: bytes) -> None:
+    """Run all cores; the caller is `Cores`. Never returns.
 
-    `shared` gets what is printed below Python, by XLA itself, which knows no threads.
+    `output` gets what is printed below Python, by XLA itself, which knows no threads.
     """
-    enter(shared)
-    try:
-        tasks: list[Task] = [connection.recv() for connection in connections]
-    except EOFError:  # the notebook changed its mind
-        os._exit(0)
+    enter(output, stacks)
+    todo: Task = pickle.loads(task)
     imported = dict(os.environ)  # torch_xla, imported by the server, left its own settings here
-    take_over(tasks[0])
+    take_over(todo)
     for name, value in imported.items():
         os.environ.setdefault(name, value)
     import torch
 
-    torch.set_num_threads(tasks[0].threads)
-    _lines[:] = zip(tasks, connections, outputs, strict=True)
+    torch.set_num_threads(todo.threads)
+    share(todo, connection)
     if os.environ["PJRT_DEVICE"] == "TPU":
         tpu.forget_presets()  # the server may have inherited them
-    if tasks[0].backend == SPMD:
+    if todo.backend == SPMD:
         _program()
     elif os.environ["PJRT_DEVICE"] == "TPU":
-        _chips()
+        chips()
     else:
         _threads()
-    leave(connections)
+    leave(connection)
+
+
+def share(task: Task, connection: Connection) -> None:
+    """Give all cores this task and this connection, be they threads or processes."""
+    global _line
+    _line = task, connection, mp.get_context("fork").Lock()
 
 
 def _program() -> None:
@@ -63,7 +67,8 @@ def _program() -> None:
     _one(0, xr.use_spmd)
 
 
-def _chips() -> None:
+def chips() -> None:
+    """A process for each chip of a TPU."""
     import torch_xla
 
     torch_xla.launch(_one, start_method="fork")
@@ -97,24 +102,30 @@ def start_autograd() -> None:
 
 def _one(core: int, prepare: Callable[[], None] = lambda: None) -> None:
     """Be core `core`, from the first line to the result."""
-    task, connection, output = _lines[core]
-    session = Session(core, connection, task.began)
+    task, connection, lock = _line
+    session = Session(core, connection, task.began, lock)
     begin(session, whole_process=False)
     with _starting:
-        if not _sessions:
-            _begin_process()
+        if not _sessions:  # the first one in this process
+            threading.Thread(target=watch, args=(_sessions,), daemon=True).start()
+            sys.stdout, sys.stderr = _ByThread(sys.stdout), _ByThread(sys.stderr)
         _sessions.append(session)
-    _ByThread.here.stream = open(output.fileno(), "w", buffering=1, closefd=False)  # noqa: SIM115
-    session.send("at", session.pid, threading.get_ident())  # where it can be found when it is stuck
+    _ByThread.here.stream = io.TextIOWrapper(io.BufferedWriter(_Output(session)), line_buffering=True)
     run(session, task, prepare)
 
 
-def _begin_process() -> None:
-    """Once in each process that holds cores."""
-    faulthandler.enable(file=2, all_threads=True)  # where every core was when XLA ended the process, or it crashed
-    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
-    threading.Thread(target=watch, args=(_sessions,), daemon=True).start()
-    sys.stdout, sys.stderr = _ByThread(sys.stdout), _ByThread(sys.stderr)
+class _Output(io.RawIOBase):
+    """What one core prints, on its way to the notebook."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def write(self, data: Any) -> int:
+        self.session.send("output", bytes(data))
+        return len(data)
+
+    def writable(self) -> bool:
+        return True
 
 
 class _ByThread(io.TextIOBase):
@@ -135,7 +146,7 @@ class _ByThread(io.TextIOBase):
         self._stream().flush()
 
     def fileno(self) -> int:
-        return self._stream().fileno()
+        return self.rest.fileno()
 
     def writable(self) -> bool:
         return True

@@ -10,7 +10,6 @@ import inspect
 import os
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,11 +18,8 @@ from typing import Any
 from ..errors import CourseError
 from ..machine import tpu_chips, usable_cores
 from ..pictures.live import LivePlot
-from ..ranks.arguments import check_call, folder, name_of
-from ..ranks.carry_out import carry_out, cells
-from ..ranks.payload import packed
+from ..ranks.launch import check_call, make_task, name_of
 from ..ranks.run import Run
-from ..ranks.session import Task
 from . import core, tpu
 from .process import Cores
 
@@ -108,26 +104,21 @@ def launch(
     _versions()
     device = _choose_device()
     count = _check_cores(cores, device)
-    began = time.perf_counter()
-    backend = core.SPMD if spmd else core.REPLICAS
-    task = Task(
-        payload=packed(function, args, kwargs),
-        cells=cells(),
-        env=dict(os.environ) | {"COURSE_DEVICE": "xla"} | (_virtual(count) if device == "CPU" else {}),
-        cwd=folder(),
+    task = make_task(
+        (function, args, kwargs),
+        {"COURSE_DEVICE": "xla"} | (_virtual(count) if device == "CPU" else {}),
         device="xla",
-        backend=backend,
+        backend=core.SPMD if spmd else core.REPLICAS,
         threads=max(1, int(usable_cores())),
         timeout=None,
-        began=began,
     )
     where = "a TPU" if device == "TPU" else "XLA's CPU client"
     if spmd:
-        run = Run(1, f"{count} devices of {where}", backend, [None], unit="program")
+        run = Run(1, f"{count} devices of {where}", task.backend, [None], unit="program")
     else:
-        run = Run(count, where, backend, [None] * count, unit="core")
+        run = Run(count, where, task.backend, [None] * count, unit="core")
     run.name = name_of(function)
-    return carry_out(run, Cores(run.ranks, spmd=spmd), task, live=live, time_limit=time_limit, show=show)
+    return Cores(run, live=live, show=show).work(task, time_limit)
 
 
 def tolerance(fine: float = 1e-5) -> float:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils import CourseError, discover, launch, pick, span
+from course_utils import DeviceError, discover, launch, pick, span
 
 one = pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs a CUDA GPU; this machine has none")
 two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs or more")
@@ -29,15 +29,6 @@ def test_launch_works_after_the_notebook_used_cuda():
 
 @pytest.mark.gpu
 @one
-def test_a_shared_gpu_goes_over_gloo():
-    ranks = torch.cuda.device_count() + 1
-    run = launch(all_reduced, ranks=ranks, device="cuda")
-    assert run.backend == "gloo"
-    assert run.results == [("cuda", ranks * (ranks + 1) / 2)] * ranks
-
-
-@pytest.mark.gpu
-@one
 def test_more_ranks_than_gpus_go_to_the_cpu_and_the_card_says_it():
     ranks = torch.cuda.device_count() + 1
     run = launch(all_reduced, ranks=ranks)
@@ -47,9 +38,9 @@ def test_more_ranks_than_gpus_go_to_the_cpu_and_the_card_says_it():
 
 @pytest.mark.gpu
 @one
-def test_nccl_with_a_shared_gpu_is_refused_in_words():
-    with pytest.raises(CourseError, match="needs one CUDA device a rank"):
-        launch(all_reduced, ranks=torch.cuda.device_count() + 1, device="cuda", backend="nccl")
+def test_ranks_do_not_share_a_gpu():
+    with pytest.raises(DeviceError, match="one device each"):
+        launch(all_reduced, ranks=torch.cuda.device_count() + 1, device="cuda")
 
 
 @pytest.mark.gpu

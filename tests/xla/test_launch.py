@@ -347,28 +347,25 @@ def test_a_backward_on_the_cpu_comes_first() -> None:
 
 
 CHIPS = """
-import multiprocessing as mp, os
-from course_utils import xla
-from course_utils.xla import core
-from course_utils.ranks import session
+import multiprocessing as mp, os, pickle
 from course_utils.ranks.payload import packed
+from course_utils.ranks.report import Task
+from course_utils.xla import core
 def work():
     import torch_xla.runtime as xr
     print("hello")
     return xr.global_ordinal(), xr.world_size(), os.getpid()
 os.environ |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
-(ours, theirs), (read, write) = mp.Pipe(), mp.Pipe(duplex=False)
-task = session.Task(packed(work, (), {}), {}, {}, ".", "xla", core.REPLICAS, 1, None, 0.0)
-core._lines[:] = [(task, theirs, write)]
-core._chips()
-kinds = {}
+ours, theirs = mp.Pipe()
+core.share(Task(packed(work, (), {}), {}, {}, ".", "xla", core.REPLICAS, 1, None, 0.0), theirs)
+core.chips()
+said = {}
 while ours.poll(1):
-    kind, *values = ours.recv()
-    kinds[kind] = values
-import pickle
-assert pickle.loads(kinds["result"][0])[:2] == (0, 1), kinds
-assert pickle.loads(kinds["result"][0])[2] == kinds["at"][0] != os.getpid(), "torch_xla.launch starts processes"
-assert os.read(read.fileno(), 99) == b"hello\\n"
+    rank, kind, *values = ours.recv()
+    said[kind] = values
+assert pickle.loads(said["result"][0])[:2] == (0, 1), said
+assert pickle.loads(said["result"][0])[2] == said["at"][0] != os.getpid(), "torch_xla.launch starts processes"
+assert said["output"] == [b"hello\\n"]
 """
 
 

@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -38,24 +39,25 @@ class Task:
 
 @dataclass
 class Session:
-    """This rank's line to the notebook."""
+    """This rank's line to the notebook; `lock` is held by whoever writes to a connection that several ranks share."""
 
     rank: int
     connection: Connection
     began: float
+    lock: AbstractContextManager = field(default_factory=threading.Lock)
     records: list[dict] = field(default_factory=list)
     reports: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
     pid: int = field(default_factory=os.getpid)
 
-    def send(self, *message: Any) -> None:
+    def send(self, kind: str, *values: Any) -> None:
         with self.lock:
-            self.connection.send(message)
+            self.connection.send((self.rank, kind, *values))
 
     def flush(self) -> None:
-        records, self.records = self.records, []
-        if records:
-            self.send("metrics", records)
+        with self.lock:  # taken and sent in one: a record that came after the result would not be heard
+            records, self.records = self.records, []
+            if records:
+                self.connection.send((self.rank, "metrics", records))
 
 
 _thread = threading.local()
