@@ -6,6 +6,7 @@ colour, except in a PNG, and never takes a series' colour: that takes a mark bes
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 
@@ -23,8 +24,8 @@ ROLE = {
 RANK = ("#0072B2", "#D55E00", "#009E73", "#C060A8", "#8A7A00", "#8A63D2", "#808080", "#00899B")
 """Colour of each rank; rank 8 starts again with another dash pattern."""
 
-DASH = ("", "7 3", "2 2.5", "9 3 2 3", "", "7 3", "2 2.5", "9 3 2 3")
-"""Dash pattern of each rank (SVG units): colour is never the only cue."""
+DASH = ("", "7 3", "2 2.5", "9 3 2 3")
+"""Dash pattern of each rank (SVG units), from rank 4 on again: colour is never the only cue."""
 
 GREY = "#797979"
 """Text and axes of a PNG, which cannot follow the page's theme: 4.3:1 on white and on #111, the most there can be."""
@@ -40,16 +41,17 @@ _WORDS = {
     "data": "data load loader batch fetch",
     "forward": "forward loss",
     "backward": "backward",
-    "communication": "communication all reduce gather scatter broadcast send recv receive barrier",
+    "communication": "communication all-to-all reduce gather scatter broadcast send recv receive barrier",
     "optimizer": "optimizer step update",
     "idle": "idle wait waiting bubble",
 }
 _ROLE_OF = {word: role for role, words in _WORDS.items() for word in words.split()}
 
 
+@functools.cache
 def role_of(name: str) -> str:
     """Role of a span by its name: the first word that is known ("all-reduce bucket 2" -> "communication")."""
-    words = re.findall("[a-z]+", name.lower())
+    words = re.findall("all-to-all|[a-z]+", name.lower().replace("_", "-"))
     return next((_ROLE_OF[word] for word in words if word in _ROLE_OF), "other")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from .errors import CourseError
-from .style import role_of
+from .style import duration, role_of
 
 
 @dataclass(frozen=True)
@@ -36,63 +36,46 @@ class Span:
 class Timeline:
     """Spans of all ranks, sorted by start; the last line of a cell draws it as a Gantt chart.
 
-    Work that overlaps counts once in `busy`, `overlap` and `idle`. Spans of the role "idle" are never busy.
+    It knows its `spans`, `ranks` and `lanes` (compute first), and its `start`, `end` and length in `seconds`. In
+    `busy`, `overlap` and `idle` work that overlaps counts once, and spans of the role "idle" never count.
     """
 
     def __init__(self, spans: Iterable[Span], *, title: str = "") -> None:
-        self.spans = tuple(sorted(spans, key=lambda s: (s.start, s.rank, s.end)))
         self.title = title
+        self.spans = tuple(sorted(spans, key=lambda s: (s.start, s.rank, s.end)))
+        self.ranks = tuple(sorted({s.rank for s in self.spans}))
+        self.lanes = tuple(sorted({s.lane for s in self.spans}, key=lambda lane: (lane != "compute", lane)))
+        self.start = self.spans[0].start if self.spans else 0.0
+        self.end = max((s.end for s in self.spans), default=0.0)
+        self.seconds = self.end - self.start
 
     def __len__(self) -> int:
         return len(self.spans)
 
     def __repr__(self) -> str:
         ranks = f"{len(self.ranks)} rank{'s' if len(self.ranks) != 1 else ''}"
-        return f"Timeline({len(self.spans)} spans of {ranks}, {1000 * self.seconds:.1f} ms)"
+        return f"Timeline({len(self.spans)} spans of {ranks}, {duration(self.seconds)})"
 
     def _repr_png_(self) -> tuple[bytes, dict]:
-        from .pictures.gantt import gantt  # only what is looked at is drawn
+        from .pictures.gantt import gantt
 
         return gantt(self)._repr_png_()
 
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        return tuple(sorted({s.rank for s in self.spans}))
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        """The lanes in use, compute first."""
-        return tuple(sorted({s.lane for s in self.spans}, key=lambda lane: (lane != "compute", lane)))
-
-    @property
-    def start(self) -> float:
-        return self.spans[0].start if self.spans else 0.0
-
-    @property
-    def end(self) -> float:
-        return max((s.end for s in self.spans), default=0.0)
-
-    @property
-    def seconds(self) -> float:
-        return self.end - self.start
+    def titled(self, title: str) -> Timeline:
+        """The same timeline with a title above its picture."""
+        return Timeline(self.spans, title=title)
 
     def between(self, start: float, end: float) -> Timeline:
         """The same timeline from `start` to `end` (s); spans that cross a border are cut there."""
-        if not end > start:
-            raise CourseError(f"between({start}, {end}) is an empty time: the second must be later than the first.")
         inside = (s for s in self.spans if s.end > start and s.start < end)
         return Timeline((replace(s, start=max(s.start, start), end=min(s.end, end)) for s in inside), title=self.title)
 
     def last(self, name: str) -> Timeline:
-        """The end of the timeline: from where the first of the ranks begins its last span of this name."""
-        starts = {s.rank: s.start for s in self.spans if s.name == name}  # by start, so that the last one stays
-        if not starts:
-            raise CourseError(f"last({name!r}): there is no such span, only {sorted({s.name for s in self.spans})}.")
-        return self.between(min(starts.values()), self.end)
-
-    def titled(self, title: str) -> Timeline:
-        """The same timeline with a title."""
-        return Timeline(self.spans, title=title)
+        """The last step, where a step of every rank begins with the span `name`: from the first rank's on."""
+        begins = {s.rank: s.start for s in self.spans if s.name == name}  # sorted by start: the last of a rank stays
+        if not begins:
+            raise CourseError(f"No span is named {name!r}, but: {', '.join(sorted({s.name for s in self.spans}))}.")
+        return self.between(min(begins.values()), self.end)
 
     def flat(self) -> Timeline:
         """The same timeline where no two spans of a lane overlap: what goes on inside a span is cut out of it.
@@ -103,35 +86,34 @@ class Timeline:
         pieces = []
         for s in self.spans:
             at = s.start
-            for inner in self._inside(s):
-                if inner.start > at:
-                    pieces.append(replace(s, start=at, end=inner.start))
-                at = max(at, inner.end)
+            for o in self.spans:
+                if ((o.rank, o.lane) == (s.rank, s.lane) and s.start <= o.start and o.end <= s.end
+                        and o.seconds < s.seconds):
+                    if o.start > at:
+                        pieces.append(replace(s, start=at, end=o.start))
+                    at = max(at, o.end)
             if at < s.end:
                 pieces.append(replace(s, start=at))
         return Timeline(pieces, title=self.title)
 
-    def _inside(self, s: Span) -> list[Span]:
-        """Spans of the same rank and lane that lie inside `s`, by start."""
-        return [o for o in self.spans if o is not s and (o.rank, o.lane) == (s.rank, s.lane) and s.start <= o.start
-                and o.end <= s.end and o.seconds < s.seconds]
-
     def busy(self, rank: int, *lanes: str) -> float:
-        """Seconds in which this rank had something to do in one of these lanes, "compute" if none is named."""
-        seconds, until = 0.0, float("-inf")
-        for s in self.spans:  # by start
+        """Seconds in which this rank had something to do in any of these lanes ("compute" if none is named)."""
+        busy, until = 0.0, float("-inf")
+        for s in self.spans:
             if s.rank == rank and s.lane in (lanes or ("compute",)) and s.role != "idle":
-                seconds += max(0.0, s.end - max(s.start, until))
+                busy += max(0.0, s.end - max(s.start, until))
                 until = max(until, s.end)
-        return seconds
+        return busy
 
     def overlap(self, rank: int | None = None) -> float:
         """Seconds in which a rank computed and communicated at once, summed over ranks if `rank` is None."""
         if rank is None:
             return sum(map(self.overlap, self.ranks))
-        return self.busy(rank) + self.busy(rank, "communication") - self.busy(rank, "compute", "communication")
+        lanes = "compute", "communication"
+        return max(0.0, sum(self.busy(rank, lane) for lane in lanes) - self.busy(rank, *lanes))
 
     def idle(self, rank: int | None = None) -> float:
-        """Share of the timeline, 0 to 1, in which a rank had nothing to compute; the ranks' mean if it is None."""
-        ranks = self.ranks if rank is None else [rank]
-        return 1 - sum(map(self.busy, ranks)) / (len(ranks) * self.seconds) if self.seconds else 0.0
+        """Share of the timeline, 0 to 1, in which this rank computed nothing; the mean over ranks if it is None."""
+        if rank is None:
+            return sum(map(self.idle, self.ranks)) / max(1, len(self.ranks))
+        return 1 - self.busy(rank) / self.seconds if self.seconds else 0.0
