@@ -103,9 +103,10 @@ test-xla:
 		$(wildcard tests/xla/test_*.py) $(shell grep -rle 'importorskip."torch_xla' -e 'importorskip."lightning' tests)))
 	.venv-xla/bin/python -m pytest -n 1 $(NBVAL) $(ALONE) $(ON_XLA)
 
-# Left out, in words, where there is no Chromium or Chrome.
 browser: course
-	@$(BIN)/python -m pip install -q -c requirements.txt -r tests/browser/requirements.txt
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || \
+	{ echo "Left out: it needs Chromium or Chrome."; exit; }; \
+	$(BIN)/python -m pip install -q -c requirements.txt -r tests/browser/requirements.txt && \
 	$(BIN)/python -m pytest tests/browser
 
 notebooks: env

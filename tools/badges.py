@@ -1,7 +1,6 @@
 """Writes the repository's address wherever one is needed: `make badges REPO=owner/name`. `REPO=` takes it out again.
 
-That is: badges in the README and in each notebook's first cell, and the cell that installs the course's package on
-Colab and Kaggle. Nothing else of the course knows where it is published.
+That is: badges in README and notebooks, and in these the cell that installs the package on Colab and Kaggle.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ import json
 import re
 import sys
 from pathlib import Path
+
+import nbformat
 
 INSTALL = '''import importlib.util
 
@@ -48,9 +49,8 @@ def stamp(root: Path, repo: str) -> None:
         cells[0]["source"] = head.splitlines(keepends=True)
         if repo:
             first = next(i for i, cell in enumerate(cells) if cell["cell_type"] == "code")
-            install = INSTALL.format(repo=repo).splitlines(keepends=True)
-            cells.insert(first, {"cell_type": "code", "id": "install", "execution_count": None, "metadata": {},
-                                 "outputs": [], "source": install})
+            source = INSTALL.format(repo=repo).splitlines(keepends=True)
+            cells.insert(first, nbformat.v4.new_code_cell(source, id="install"))
         path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -40,9 +40,8 @@ def execute(path: Path, accept: bool = False) -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("COURSE_BOARD", "0")  # a board then shows this notebook's own runs alone
-    differ = 0
+    differences = []
     for name in [word for word in sys.argv[1:] if word != "--accept"]:
-        difference = execute(Path(name), accept="--accept" in sys.argv)
-        differ += bool(difference)
-        print(name, difference, flush=True)
-    sys.exit(differ > 0)
+        differences.append(execute(Path(name), accept="--accept" in sys.argv))
+        print(name, differences[-1], flush=True)
+    sys.exit(any(differences))
