@@ -12,7 +12,7 @@ from torch.distributed.pipelining import (
 )
 from torch.nn.functional import cross_entropy
 
-from course_utils import CourseError, launch
+from course_utils import launch
 from course_utils.lessons import memory, models, pipeline
 from course_utils.schedules import make
 
@@ -24,8 +24,6 @@ def test_split_is_the_whole_model():
     for part in pipeline.split(model, 4):
         out = part(out)
     assert torch.equal(out, model(x))
-    with pytest.raises(CourseError, match="divide the model's 4 blocks"):
-        pipeline.split(model, 3)
 
 
 def step(schedule, x, y):
@@ -107,17 +105,13 @@ def at_a_pace(schedule, x, y, pace):
     pipeline.execute(schedule, mine, x, y, width=16, pace=pace)
 
 
-def last_step(run):
-    begin = max(s.start for s in run.timeline.spans if s.name == "forward 0 of part 0")
-    return run.timeline.between(begin, run.timeline.end)
-
-
 @pytest.mark.parametrize(("kind", "chunks"), KINDS)
 def test_nothing_is_faster_than_its_pace(kind, chunks):
     x, y = torch.zeros(8, 8, dtype=torch.int64), torch.zeros(8, 8, dtype=torch.int64)
     schedule = make(kind, ranks=4, micro_batches=4, chunks=chunks)
     pace = 0.06 / chunks, 0.12 / chunks
-    step = last_step(launch(at_a_pace, schedule, x, y, pace, ranks=4, device="cpu", time_limit=60))
+    run = launch(at_a_pace, schedule, x, y, pace, ranks=4, device="cpu", time_limit=60)
+    step = run.timeline.last("forward 0 of part 0")
     foretold = schedule.simulate(forward=0.06, backward=0.12)
     work = ("forward", "backward")
     measured = {(span.rank, span.name): span.seconds for span in step.spans if span.role in work}
@@ -145,7 +139,7 @@ def with_torch(schedule, x, y):
 
 
 @pytest.mark.parametrize(("kind", "chunks", "micro_batches"),
-                         [*((*kind, 4) for kind in KINDS), *((*kind, 8) for kind in KINDS), ("interleaved", 2, 10)])
+                         [*((*kind, 8) for kind in KINDS), ("interleaved", 2, 10)])
 def test_torch_does_the_same_in_the_same_order(kind, chunks, micro_batches):
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randint(20, (40, 8), generator=generator) for _ in range(2))
@@ -158,9 +152,3 @@ def test_torch_does_the_same_in_the_same_order(kind, chunks, micro_batches):
     for a, b in zip(ours.results, theirs.results, strict=True):
         assert a[1].keys() == b[1].keys()
         assert all(torch.allclose(a[1][name], b[1][name], atol=1e-6) for name in a[1])
-
-
-def test_a_batch_that_cannot_be_cut():
-    x = torch.zeros(6, 8, dtype=torch.int64)
-    with pytest.raises(CourseError, match="batch of 6 cannot be cut into 4 equal"):
-        pipeline.execute(make("GPipe", ranks=1, micro_batches=4), {}, x, x, width=16, pace=(0.0, 0.0))

@@ -1,7 +1,9 @@
+"""What is trained, and on what: the same numbers everywhere, and no other random number is disturbed."""
+
 import pytest
 import torch
 
-from course_utils.lessons import data
+from course_utils.lessons.data import digits, text
 from course_utils.lessons.models import GPT, mlp
 
 
@@ -49,22 +51,35 @@ def test_gpt_on_the_meta_device_holds_no_numbers():
         assert {p.device.type for p in GPT(100).parameters()} == {"meta"}
 
 
-def test_gpt_learns():
-    everything = data.text()
-    model = GPT(len(everything.vocabulary))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses = []
-    for step in range(60):
-        x, y = everything.batch(step, size=8, context=32)
-        loss = torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[0] > 4
-    assert sum(losses[-10:]) / 10 < 3.4
-
-
 def test_heads_share_the_width():
     with pytest.raises(ValueError, match="equal share"):
         GPT(10, width=64, heads=5)
+
+
+def test_shapes_ranges_and_strata():
+    train, test = digits()
+    x, y = train.tensors
+    assert (x.shape, x.dtype, x.min(), x.max()) == ((1437, 64), torch.float32, 0, 1)
+    assert (y.shape, y.dtype) == ((1437,), torch.int64)
+    assert len(test) == 360
+    assert all(35 <= n <= 37 for n in torch.bincount(test.tensors[1], minlength=10))
+    assert torch.equal(x, digits().train.tensors[0])
+
+
+def test_text_is_all_there_and_comes_back():
+    everything = text()
+    assert everything.train.dtype == torch.int64
+    assert len(everything.train) > 300_000
+    assert 80 <= len(everything.vocabulary) <= 200
+    assert "lambda" in "".join(everything.vocabulary[i] for i in everything.train.tolist())
+
+
+def test_batches_of_text_are_one_character_apart_and_the_same_for_the_same_step():
+    everything = text()
+    x, y = everything.batch(3, size=5, context=20)
+    assert x.shape == y.shape == (5, 20)
+    assert torch.equal(x[:, 1:], y[:, :-1])
+    assert x.is_contiguous()
+    assert y.is_contiguous()
+    assert torch.equal(x, everything.batch(3, size=5, context=20)[0])
+    assert not torch.equal(x, everything.batch(4, size=5, context=20)[0])
