@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import html
+import math
 import re
 
 ROLE = {
@@ -79,6 +80,17 @@ def label(key: int | str, unit: str = "rank") -> str:
 def alt(text: str) -> str:
     """SVG and HTML attributes that make an element one picture with this text for screen readers."""
     return f'role="img" aria-label="{html.escape(text, quote=True)}"'
+
+
+def number(value: float, *, letters_from: float = 1e4) -> str:
+    """A number as short as it can be read: 0.0312, 96.5, 1,437, 23.5k, 1.2M, 3e+13."""
+    size = abs(value)
+    if not math.isfinite(value) or (size and not 1e-3 <= size < 1e12):
+        return f"{value:.2g}"
+    for worth, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size >= 0.99999 * max(worth, letters_from):
+            return f"{value / worth:.3g}{letter}"
+    return f"{value:,.0f}" if size >= 999.5 else f"{value:.3g}"
 
 
 def duration(seconds: float, digits: int = 3) -> str:

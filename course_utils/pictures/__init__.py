@@ -5,7 +5,7 @@ beside them), `curves.py` is what live plots (`live.py`) are made of; `board.py`
 """
 
 from .collective import collective
-from .curves import curves_png, curves_svg
+from .curves import curves_png
 from .explorer import explorer
 from .gantt import gantt, pipelines
 from .matmul import matmul
@@ -13,5 +13,5 @@ from .picture import Picture, player
 from .shares import shares
 from .tables import bars, table
 
-__all__ = ["Picture", "bars", "collective", "curves_png", "curves_svg", "explorer", "gantt", "matmul", "pipelines",
+__all__ = ["Picture", "bars", "collective", "curves_png", "explorer", "gantt", "matmul", "pipelines",
            "player", "shares", "table"]

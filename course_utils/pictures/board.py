@@ -10,9 +10,8 @@ from pathlib import Path
 
 from .. import style
 from ..errors import CourseError
-from ..style import duration, size
+from ..style import duration, number, size
 from . import kept
-from .axes import text_of
 from .picture import Picture
 
 WIDE, HIGH = 120, 30  # of a small curve, px
@@ -84,7 +83,7 @@ def _row(record: dict) -> str:
     title = f"<div>{html.escape(str(record.get('title') or ''))}</div>"
     measured = "".join(
         f'<div style="display:inline-block;margin:0 14px 2px 0"><div>{html.escape(name)} '
-        f"<b>{text_of(ys[-1])}</b></div>{_small_curve(name, xs, ys)}</div>"
+        f"<b>{number(ys[-1])}</b></div>{_small_curve(name, xs, ys)}</div>"
         for name, (xs, ys) in record["curves"].items() if ys
     )
     more = "".join(f"<div>{html.escape(note)}</div>" for note in _notes(record))
@@ -96,7 +95,7 @@ def _row(record: dict) -> str:
 
 
 def _text(record: dict) -> str:
-    values = [f"{name} {text_of(ys[-1])}" for name, (_, ys) in record["curves"].items() if ys]
+    values = [f"{name} {number(ys[-1])}" for name, (_, ys) in record["curves"].items() if ys]
     about = record["notebook"], record["name"], record.get("title"), _on(record), _took(record)
     parts = [*about, *values, *_notes(record)]
     return " · ".join(str(part) for part in parts if part)
@@ -128,7 +127,7 @@ def _small_curve(name: str, xs: Sequence[float], ys: Sequence[float]) -> str:
     for x, y in points:  # where the steps begin anew, so does the line
         pen, before = "L" if x > before else "M", x
         path += f"{pen}{(x - left) / across * WIDE:.1f} {(high - y) / up * (HIGH - 4) + 2:.1f}"
-    says = style.alt(f"{name} from {text_of(points[0][1])} to {text_of(points[-1][1])}, between {text_of(low)} and "
-                     f"{text_of(high)}")
+    says = style.alt(f"{name} from {number(points[0][1])} to {number(points[-1][1])}, between {number(low)} and "
+                     f"{number(high)}")
     return (f'<svg width="{WIDE}" height="{HIGH}" viewBox="0 0 {WIDE} {HIGH}" {says}><path d="{path}" '
             f'fill="none" stroke="{style.RANK[0]}" stroke-width="1.6"/></svg>')

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from .. import style
 from ..errors import CourseError
 from . import curves, kept
-from .axes import text_of
 from .files import Files, Until, ended
 from .picture import png_width
 from .progress import Progress
@@ -199,7 +199,7 @@ class LivePlot:
         for name, series in self._panels().items():
             lasts = [ys[-1] for _, ys in series.values() if ys]
             if lasts:
-                low, high = text_of(min(lasts)), text_of(max(lasts))
+                low, high = style.number(min(lasts)), style.number(max(lasts))
                 parts.append(f"{name} {low}" + (f" to {high}" if low != high else ""))
         return f"{self.title or 'curves'}: {', '.join(parts) or 'no values'}"
 
@@ -207,10 +207,12 @@ class LivePlot:
         done = self._values.done()
         return self._loop or Progress(self.total, "step", self._begun, min(done, self.total or done))
 
+    def _draw(self, panels: curves.Panels, foot: str = "") -> curves.Drawing:
+        return curves.draw(panels, title=self.title, total=self.total, unit=self._unit, foot=foot)
+
     def _html(self, now: float) -> str:
         panels = self._panels()
-        look = {"title": self.title, "total": self.total, "unit": self._unit}
-        drawn = curves.svg(panels, alt=self._text(), **look) if panels else ""
+        drawn = self._draw(panels).svg(self._text()) if panels else ""
         return drawn + self._progress().html(now, ended=self._ended is not None)
 
     def _picture(self) -> tuple[dict[str, str], dict]:
@@ -219,7 +221,7 @@ class LivePlot:
             return {"text/html": self._html(self._ended), "text/plain": foot}, {}
         text = f"{self._text()} ({foot})"
         try:
-            image = curves.png(panels, title=self.title, total=self.total, foot=foot, unit=self._unit)
+            image = self._draw(panels, foot).png()
         except Exception as error:  # no matplotlib, or it failed: the last frame stays
             return {"text/html": self._html(self._ended), "text/plain": f"{text}; no PNG: {error}"}, {}
         look = {"width": png_width(image), "alt": text}

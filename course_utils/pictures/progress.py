@@ -6,7 +6,7 @@ import html
 from dataclasses import dataclass
 
 from .. import style
-from .axes import text_of
+from ..style import number
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Progress:
         parts = [f"{self.unit} {self.done:,}" + (f" of {self.total:,}" if self.total else "")]
         if self.done:
             rate = self.done / seconds
-            parts.append(f"{text_of(rate)} {self.unit}s/s" if rate >= 1 else f"{text_of(1 / rate)} s/{self.unit}")
+            parts.append(f"{number(rate)} {self.unit}s/s" if rate >= 1 else f"{number(1 / rate)} s/{self.unit}")
         if ended:
             parts.append(f"took {duration(seconds)}")
         elif self.done and self.total:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from .. import style
-from .axes import text_of
+from ..style import number
 from .picture import Picture, heading
 
 
@@ -19,10 +19,10 @@ def bars(values: Mapping[str, float], *, title: str = "", unit: str = "") -> Pic
         f'<div style="display:flex;align-items:center;gap:6px"><div style="height:16px;border-radius:2px;'
         f"width:calc({max(0.0, 100 * value / most) if math.isfinite(value) else 0:.1f}% * .78);min-width:1px;"
         f'background:{style.RANK[0]}"></div>'
-        f'<div style="white-space:nowrap;font-weight:600">{text_of(value)} {html.escape(unit)}</div></div>'
+        f'<div style="white-space:nowrap;font-weight:600">{number(value)} {html.escape(unit)}</div></div>'
         for name, value in values.items()
     )
-    alt = f"{title}: " + ", ".join(f"{name} {text_of(value)} {unit}".strip() for name, value in values.items())
+    alt = f"{title}: " + ", ".join(f"{name} {number(value)} {unit}".strip() for name, value in values.items())
     grid = "display:grid;grid-template-columns:max-content 1fr;gap:5px 10px;align-items:center"
     page = f'<div {style.alt(alt)} style="{style.BOX}">{heading(title)}<div style="{grid}">{rows}</div></div>'
     return Picture(page, alt)
@@ -31,7 +31,7 @@ def bars(values: Mapping[str, float], *, title: str = "", unit: str = "") -> Pic
 def table(rows: Iterable[Sequence[object]], header: Sequence[object], *, title: str = "") -> Picture:
     """A plain table; numbers are shortened and stand right. Its repr is the same table as text."""
     rows, head = [*rows], [*map(str, header)]
-    cells = [[text_of(c) if isinstance(c, float) else f"{c:,}" if type(c) is int else str(c) for c in r] for r in rows]
+    cells = [[number(c) if isinstance(c, float) else f"{c:,}" if type(c) is int else str(c) for c in r] for r in rows]
     right = [any(isinstance(row[i], (int, float)) for row in rows) for i in range(len(head))]
     look = "padding:3px 12px;border-bottom:1px solid rgba(128,128,128,.35);text-align"
 

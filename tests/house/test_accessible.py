@@ -22,6 +22,7 @@ from course_utils import Span, Timeline, discover, pictures, schedules, style
 from course_utils.checks.verdict import Verdict
 from course_utils.lessons import choosing, course_map
 from course_utils.machine import Device
+from course_utils.pictures import curves
 from course_utils.planner import Cluster
 from tests.test_style import contrast
 
@@ -96,7 +97,7 @@ def pages() -> dict[str, str]:
         "shares": pictures.shares({"layer": [[0], [1, 2]]}, of=3),
         "bars": pictures.bars({"a": 1.0, "b": 2.0}),
         "table": pictures.table([("a", 1)], ["name", "value"]),
-        "curves": pictures.curves_svg(CURVES, alt="curves"),
+        "curves": pictures.Picture(curves.draw(CURVES).svg("curves"), "curves"),
         "map": path,
     }
     return ({kind: picture.html for kind, picture in drawn.items()} | frames

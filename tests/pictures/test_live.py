@@ -168,7 +168,7 @@ def test_the_end_of_the_cell_closes_a_plot_that_nobody_closed(notebook, clock):
 
 
 def test_a_failing_picture_does_not_stop_the_training(notebook, clock, monkeypatch, capsys):
-    monkeypatch.setattr("course_utils.pictures.curves.svg", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr("course_utils.pictures.curves.draw", lambda *a, **k: 1 / 0)
     plot = plot_of(clock, "loss")
     run(plot, clock, 50, 20.0)
     assert capsys.readouterr().out.count("The live plot stopped (ZeroDivisionError") == 1
