@@ -24,12 +24,11 @@ README = """\
 NOTEBOOK = """\
 [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/{repo}/blob/HEAD/notebooks/{page})
 [![Open in Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg)](https://kaggle.com/kernels/welcome?src=https://raw.githubusercontent.com/{repo}/HEAD/notebooks/{page})"""
-BINDER = """
-[![Open in Binder](https://mybinder.org/badge_logo.svg)](https://mybinder.org/v2/gh/{repo}/HEAD?labpath=notebooks/{page})"""
+BINDER = """\n[![Open in Binder](https://mybinder.org/badge_logo.svg)](https://mybinder.org/v2/gh/{repo}/HEAD?labpath=notebooks/{page})"""
 
 
 def with_badges(text: str, badges: str) -> str:
-    """A page with these badges under its title, in place of those that it has."""
+    """A page with these badges under its title, in place of those that it has; "": without."""
     title, rest = re.sub(r"\n*<!-- badges -->.*?<!-- /badges -->", "", text, flags=re.DOTALL).split("\n", 1)
     return f"{title}\n\n<!-- badges -->\n{badges}\n<!-- /badges -->\n{rest}" if badges else f"{title}\n{rest}"
 
@@ -49,8 +48,7 @@ def stamp(root: Path, repo: str) -> None:
         cells[0]["source"] = head.splitlines(keepends=True)
         if repo:
             first = next(i for i, cell in enumerate(cells) if cell["cell_type"] == "code")
-            source = INSTALL.format(repo=repo).splitlines(keepends=True)
-            cells.insert(first, nbformat.v4.new_code_cell(source, id="install"))
+            cells.insert(first, nbformat.v4.new_code_cell(INSTALL.format(repo=repo).splitlines(True), id="install"))
         path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -25,10 +25,11 @@ def checked(page: nbformat.NotebookNode) -> list[str]:
 
 def execute(path: Path, accept: bool = False) -> str:
     """Run a notebook and save it, or return what its checked outputs differ in. Raises what a cell raises."""
+    print(path.name, flush=True)
     before, page = nbformat.read(path, 4), nbformat.read(path, 4)
-    folder = {"metadata": {"path": path.parent}}
-    NotebookClient(page, timeout=600, record_timing=False, store_widget_state=False, resources=folder).execute()
-    difference = "\n".join(unified_diff(checked(before), checked(page), "saved", "now", lineterm=""))
+    here = {"metadata": {"path": path.parent}}
+    NotebookClient(page, timeout=600, record_timing=False, store_widget_state=False, resources=here).execute()
+    difference = "\n".join(unified_diff(checked(before), checked(page), f"{path.name}, saved", "now", lineterm=""))
     if difference and not accept:
         return f"{difference}\nNot saved. --accept saves the new outputs."
     for out in (out for cell in page.cells for out in cell.get("outputs", [])):
@@ -40,8 +41,5 @@ def execute(path: Path, accept: bool = False) -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("COURSE_BOARD", "0")  # a board then shows this notebook's own runs alone
-    differences = []
-    for name in [word for word in sys.argv[1:] if word != "--accept"]:
-        differences.append(execute(Path(name), accept="--accept" in sys.argv))
-        print(name, differences[-1], flush=True)
-    sys.exit(any(differences))
+    names = [word for word in sys.argv[1:] if word != "--accept"]
+    sys.exit("\n".join(filter(None, [execute(Path(name), "--accept" in sys.argv) for name in names])) or None)
