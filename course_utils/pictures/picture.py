@@ -1,4 +1,8 @@
-"""What a picture is: something that a cell's last line shows, with a text for screen readers; as HTML or as a PNG."""
+"""What a picture is: something that a cell's last line shows, with a text for screen readers; as HTML or as a PNG.
+
+HTML follows the page's theme and may bring a script. Every viewer of notebooks shows a PNG: draw with matplotlib on
+`blank(width, height)`, in `style.GREY` where text has no box behind it, then `Picture("", alt, png=to_png(figure))`.
+"""
 
 from __future__ import annotations
 
