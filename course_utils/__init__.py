@@ -16,8 +16,6 @@ from .pictures.live import LivePlot, live
 from .ranks import Run, Traffic, launch, report, span, warm_up
 from .timeline import Span, Timeline
 
-launch.export = export  # launch(train, …) runs here; launch.export(train, "train.py", …), wherever torchrun does
-
 __all__ = [
     "CourseError",
     "Device",

@@ -1,104 +1,284 @@
-"""`launch.export`: what `launch` would run, as a script for the machines that a notebook does not reach."""
+"""`export`: what `launch` would run, as a script for the machines that a notebook does not reach.
+
+What it writes is filled into the texts beside this file: `script.txt`, `slurm.txt`, `kubernetes.txt`.
+"""
 
 from __future__ import annotations
 
+import ast
+import builtins
 import inspect
-from collections.abc import Callable
+import json
+import linecache
+import re
+import shlex
+import symtable
+import sys
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from io import IOBase
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from ..errors import CourseError
-from ..ranks.launch import place
-from .beside import BESIDE, beside_text
-from .call import Call
-from .collect import Collector
-from .script import joined, script
+from ..errors import CourseError, cell_name
+from ..machine import pick
+from ..ranks import report, span
 
 if TYPE_CHECKING:
-    import os
-
     import torch
 
+HERE = Path(__file__).parent
 MARK = "Exported from a notebook"
-FOR_THE_NOTEBOOK = ("live", "show")
+OWN_IMPORTS = (
+    "import argparse",
+    "import torch.distributed as dist",
+    "from torch.distributed.elastic.multiprocessing.errors import record",
+    "from dist_utils import init_distributed",
+)
+OWN_NAMES = ("argparse", "dist", "init_distributed", "main", "record")
+LESSONS = ("course_utils.lessons.data", "course_utils.lessons.models")  # plain torch: they are copied as they are
+TIMED = r"get_ipython\(\)\.run_cell_magic\('(?:time|capture)', .*?, (.*)\)\s*"  # what runs is given as a text
+SUFFIXES = {"slurm": ".sbatch", "kubernetes": ".yaml"}
 
 
 def export(
     function: Callable,
-    path: str | os.PathLike,
+    path: str | Path,
     *args: Any,
-    ranks: int | None = None,
+    ranks: int = 4,
     nodes: int = 1,
     device: str | torch.device | None = None,
-    backend: str | None = None,
     time_limit: float | None = None,
-    init_group: bool = True,
     beside: tuple[str, ...] = (),
     **kwargs: Any,
 ) -> Path:
-    """Write what `launch(function, *args, …)` would run as a script that stands alone.
+    """Write what `launch(function, *args, …)` would run as a script of plain torch, for `python` and `torchrun`.
 
-    The script holds the function and what it uses from other cells, in plain torch: `report` writes JSON lines, one
-    file a rank; `pick` and `span` are a few lines. It runs by `python`, and under `torchrun` on any number of hosts.
-    Numbers, texts and truth values among the arguments become options of its command line.
+    It has the statements that the function needs, as they stand in the cells. Beside it lie `dist_utils.py`, with
+    `pick`, `report` and `span`, and the lessons' `data.py` and `models.py` where it uses them. Numbers, texts and truth
+    values among the arguments become options of its command line.
 
     Args:
         function: a function that a cell defines, and its arguments, as `launch` gets them.
         path: where to write it; a file that is not an export of before is not overwritten.
-        ranks, nodes: how many processes in all, on how many hosts, in the commands that the script's first lines show.
-        device: "cpu", or by default the accelerators where each rank of a host has its own, else the CPU.
-        backend, init_group: as for `launch`, now for the script. `live` and `show` mean nothing there.
-        time_limit: seconds that a collective waits for the other ranks, then the rank fails, and torchrun starts all
-            of them again; by default torch's own, 10 minutes for nccl and 30 for gloo.
+        ranks, nodes: how many processes in all, on how many hosts, in the commands that the files show.
+        device: "cpu" or "cuda"; by default the accelerators of each host, and the CPU where it has none. The script's
+            option --device changes it. On a host with fewer devices than ranks, the script raises.
+        time_limit: seconds that a collective waits for the other ranks; by default torch's own.
         beside: other files to write, of "slurm" (for sbatch) and "kubernetes" (a TrainJob of Kubeflow Trainer 2).
 
-    Returns:
-        The path of the script.
-
     Raises:
-        CourseError: something that it uses exists in this kernel only; the message says what, where and what to do.
+        CourseError: something that it uses exists in this kernel only; the message says what, and what to do.
     """
-    ranks = 4 if ranks is None else place(ranks, None)[0]
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1 or ranks % nodes:
-        raise CourseError(f"export(ranks={ranks}, nodes={nodes!r}): each host gets equally many ranks")
-    if unknown := {*beside} - {*BESIDE}:
-        raise CourseError(f"export(beside={beside!r}): {sorted(unknown)[0]} is none of {', '.join(BESIDE)}")
-    path = Path(path)
-    kwargs = {name: value for name, value in kwargs.items() if name not in FOR_THE_NOTEBOOK}
-    plain = inspect.unwrap(function)
-    if not inspect.isfunction(plain):
-        raise CourseError(f"export needs a function that a cell defines by def, and got {function!r:.60}")
-    cpu = str(device).startswith("cpu")
-    collector = Collector(cpu=cpu)
-    call = Call(collector, collector.space(plain.__globals__), function, args, kwargs)
-    group = joined(cpu=cpu, backend=backend, time_limit=time_limit) if init_group else []
-    text = script(collector, call, _about(function, path.name, ranks, nodes), group)
-    files = {path: text}
-    for kind in beside:
-        suffix, other = beside_text(kind, path.name, text, ranks=ranks, nodes=nodes, cpu=cpu)
-        files[path.with_suffix(suffix)] = other
-    for file in files:
-        if file.exists() and MARK not in file.read_text(errors="replace"):
-            raise CourseError(f"{file} is there already, and is no export: give another name, or remove it")
-    for file, text in files.items():
-        file.write_text(text)
+    path, each, device = Path(path), ranks // nodes, device and str(device).partition(":")[0]
+    needed = Needed(getattr(inspect.unwrap(function), "__globals__", {}))
+    name = needed.name_of(function)
+    needed.add(name, "export")
+    arguments = {key: value for key, value in kwargs.items() if key not in ("live", "show")}  # these: of the notebook
+    options, call = _call(needed, name, inspect.signature(function).bind(*args, **arguments))
+    made_by = needed.found[name][-1].node
+    if isinstance(made_by, ast.Assign) or any(isinstance(one, ast.Return) and one.value for one in ast.walk(made_by)):
+        call[-1:] = [f"result = {call[-1]}", "if dist.get_rank() == 0:", '    print("result:", result)']
+    script = (HERE / "script.txt").read_text().format(
+        title=(inspect.getdoc(function) or f"{name}, on any number of ranks.").splitlines()[0],
+        file=path.name, each=each, hosts=max(nodes, 2), copied=", ".join(sorted(needed.files)),
+        imports=needed.import_lines(),
+        code="\n\n\n".join(dict.fromkeys(needed.statements.values())),
+        device=_literal(device), options="\n".join(f"    parser.add_argument({one})" for one in options),
+        timeout=f", timeout={time_limit}" if time_limit else "",
+        call=textwrap.indent("\n".join(call), "    "),
+    )
+    files = {path.name: script} | {file: f"# {MARK}.\n{text}" for file, text in needed.files.items()}
+    jobs = {path.stem + SUFFIXES[kind]: _job(kind, path, files, each, nodes, device or "cuda") for kind in beside}
+    for old in map(path.with_name, files | jobs):
+        if old.exists() and MARK not in old.read_text(errors="replace"):
+            raise CourseError(f"{old} is there already, and is no export: take another folder, or remove it.")
+    for file, text in (files | jobs).items():
+        path.with_name(file).write_text(text)
     return path
 
 
-def _about(function: Callable, name: str, ranks: int, nodes: int) -> str:
-    said = (inspect.getdoc(function) or "").partition("\n")[0].replace('"""', "'''").replace("\\", "")
-    each = ranks // nodes
-    meet = "--rdzv-id NAME --rdzv-backend c10d --rdzv-endpoint HOST:29400"
-    lines = [
-        said or f"{function.__name__}, on any number of ranks.",
-        "",
-        f"{MARK}; it runs as",
-        "",
-        f"    python {name}",
-        f"    torchrun --standalone --nproc-per-node {each} {name}",
-        f"    torchrun --nnodes {max(nodes, 2)} --nproc-per-node {each} {meet} {name}",
-        "",
-        "the last one on every host. Each rank writes what it reports to runs/rank0.jsonl and so on.",
-        "",
-    ]
-    return "\n".join(lines)
+def _call(needed: Needed, name: str, bound: inspect.BoundArguments) -> tuple[list[str], list[str]]:
+    """The options of the command line; and the lines that make the arguments and call the function."""
+    options, made = [], {}
+    for key, parameter in bound.signature.parameters.items():
+        value = bound.arguments.get(key, parameter.default)
+        if type(value) in (bool, int, float, str) and _literal(value) and key != "device":
+            kind = float if float in (parameter.annotation, type(parameter.default)) else type(value)
+            how = "action=argparse.BooleanOptionalAction" if kind is bool else f"type={kind.__name__}"
+            options.append(f'"--{key.replace("_", "-")}", {how}, default={_literal(value)}')
+            bound.arguments[key] = f"args.{key}"
+        elif key in bound.arguments and parameter.kind is parameter.VAR_POSITIONAL:
+            bound.arguments[key] = [needed.argument(one, made) for one in value]
+        elif key in bound.arguments and parameter.kind is parameter.VAR_KEYWORD:
+            bound.arguments[key] = {word: needed.argument(one, made) for word, one in value.items()}
+        elif key in bound.arguments:
+            bound.arguments[key] = needed.argument(value, made)
+    parts = [*bound.args, *(f"{word}={text}" for word, text in bound.kwargs.items())]
+    call = f"{name}({', '.join(parts)})"
+    if len(call) > 100:
+        call = f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + ")"
+    return options, [*made.values(), call]
+
+
+def _job(kind: str, path: Path, files: dict[str, str], each: int, nodes: int, device: str) -> str:
+    """What a cluster asks for beside the script. It names the device, so that a node with a broken driver fails.
+
+    A TrainJob has the files in its command, as Kubeflow's own SDK sends a function: a ConfigMap would be mounted in one
+    way by Trainer 2.1, in another by 2.2. Its torch plugin tells torchrun the nodes and the address.
+    """
+    gpus = f"#SBATCH --gpus-per-node={each}\n"
+    if kind == "kubernetes":
+        gpus = f"    resourcesPerNode:\n      limits:\n        nvidia.com/gpu: {each}\n"
+    copies = "".join(f"cat > {shlex.quote(one)} <<'END_OF_FILE'\n{text}END_OF_FILE\n" for one, text in files.items())
+    job = re.sub("[^a-z0-9]+", "-", path.stem.lower()).lstrip("-0123456789").rstrip("-") or "job"  # as Kubernetes asks
+    gpus, cpus = ("", each) if device == "cpu" else (gpus, 4 * each)  # some for the workers of a DataLoader
+    return (HERE / f"{kind}.txt").read_text().format(
+        stem=path.stem, job=job, nodes=nodes, each=each, cpus=cpus, gpus=gpus,
+        files=textwrap.indent(copies, " " * 8).rstrip(), script=shlex.quote(path.name), device=device,
+    )
+
+
+class Statement(NamedTuple):
+    """A statement at the top of a cell: its lines, the global names that it binds, and those that it uses."""
+
+    node: ast.stmt | None
+    text: str
+    binds: set[str]
+    uses: set[str]
+
+
+class Needed:
+    """What a function needs: statements, each after those that it uses; imports; files beside the script."""
+
+    def __init__(self, space: dict[str, Any]) -> None:
+        self.space = space
+        self.found: dict[str, list[Statement]] = defaultdict(list)  # by the names that they bind, oldest first
+        for statement in _statements(space):
+            for name in statement.binds:
+                self.found[name].append(statement)
+        self.order = {name: place for place, name in enumerate(self.found)}
+        self.statements: dict[str, str] = {}
+        self.imports = {*OWN_IMPORTS}
+        self.files = {"dist_utils.py": (HERE / "dist_utils.py").read_text()}
+        self.seen: set[str] = set()
+
+    def name_of(self, value: Any) -> str:
+        """The notebook's name for it, its own the first."""
+        own = getattr(value, "__name__", None)
+        names = [name for name, other in self.space.items() if other is value and (name == own or name[0] != "_")]
+        if not names:
+            raise CourseError(f"export knows no name for {value!r:.60}: write name = … in a cell, and give the name.")
+        return own if own in names else names[0]
+
+    def argument(self, value: Any, made: dict[str, str]) -> str:
+        """What stands for it in the call: a literal or a name; an assignment that makes it moves to `made`."""
+        if (text := _literal(value)) is not None:
+            return text
+        name = self.name_of(value)
+        if name not in self.seen:
+            self.add(name, "the call")
+            if name in self.statements and isinstance(self.found[name][-1].node, ast.Assign):
+                made[name] = self.statements.pop(name)
+        return name
+
+    def add(self, name: str, user: str) -> None:
+        """The statement that made `name` what it is, after those of all names that it uses."""
+        import torch
+
+        there = name in self.space
+        if name in self.seen or name.startswith("__") or (not there and hasattr(builtins, name)):
+            return
+        self.seen.add(name)
+        value, constant = self.space.get(name), _literal(self.space.get(name)) if there else None
+        node, text, _, uses = self.found[name][-1] if self.found[name] else (None, "", set(), set())
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            self.imports.add(self._import(name, value, user, node))
+            return
+        if name in OWN_NAMES:
+            _refuse(name, user, "the script has something of that name; give it another one")
+        if constant is not None:
+            if not isinstance(node, ast.Assign) or ast.dump(node.value) != ast.dump(ast.parse(constant).body[0].value):
+                text, uses = f"{name} = {constant}", set()  # changed since, or made by the machine
+        elif not isinstance(node, (ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.ClassDef, ast.If, ast.Try)):
+            _refuse(name, user, "no cell that ran makes it by def, class or name = …")
+        elif isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, IOBase)) or (
+            name in uses and isinstance(node, ast.Assign)
+        ):
+            _refuse(name, user, f"only this kernel has that {type(value).__name__} as it is; make it in the function")
+        for one in sorted(uses, key=lambda one: self.order.get(one, 0)):
+            self.add(one, name)
+        self.statements[name] = text
+
+    def _import(self, name: str, value: Any, user: str, node: ast.Import | ast.ImportFrom) -> str:
+        """The import of this name; where it is the course's own, from the file that is copied."""
+        start = f"from {node.module} import" if isinstance(node, ast.ImportFrom) else "import"
+        alias = next(one for one in node.names if one.name == "*" or (one.asname or one.name.split(".")[0]) == name)
+        if "course_utils" not in f"{start} {alias.name}":
+            return f"{start} {name if alias.name == '*' else ast.unparse(alias)}"
+        home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+        module, member = home.rpartition(".")[2], getattr(value, "__name__", "")
+        if any(value is one for one in (pick, report, span)):
+            module = "dist_utils"
+        elif home in LESSONS:
+            self.files[f"{module}.py"] = inspect.getsource(sys.modules[home])
+        else:
+            _refuse(name, user, "it is a tool of this course for the notebook; take it out of the function")
+        text = f"import {module}" if isinstance(value, ModuleType) else f"from {module} import {member}"
+        return text if name == text.split()[-1] else f"{text} as {name}"
+
+    def import_lines(self) -> str:
+        """Python's own, installed ones, the files beside the script."""
+
+        def section(line: str) -> tuple[bool, bool]:
+            top = re.split("[ .]", line)[1]
+            return f"{top}.py" in self.files, top not in sys.stdlib_module_names
+
+        members = defaultdict(list)
+        for line in sorted(self.imports):
+            start, _, member = line.partition(" import ")
+            members[start].append(member)
+        lines = [start + f" import {', '.join(names)}" * any(names) for start, names in members.items()]
+        lines.sort(key=lambda line: (section(line), line.startswith("from"), line))
+        return "\n\n".join("\n".join(group) for _, group in groupby(lines, section))
+
+
+def _statements(space: dict[str, Any]) -> Iterator[Statement]:
+    """Those at the top of the cells that ran, oldest first."""
+    cells = [*filter(None, space.get("In", ()))]
+    if not cells:  # where the front end keeps no history, as nbval does not: what IPython compiled
+        cells = ["".join(linecache.getlines(file)) for file in [*linecache.cache] if cell_name(file)]
+    for cell in cells:
+        if timed := re.fullmatch(TIMED, cell, re.DOTALL):
+            cell = ast.literal_eval(timed[1])
+        with suppress(SyntaxError):  # that cell did not run
+            for node in ast.parse(cell).body:
+                first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+                text = "\n".join(cell.split("\n")[first - 1 : node.end_lineno])
+                tables = [symtable.symtable(text, "cell", "exec")]
+                for table in tables:
+                    tables += table.get_children()
+                top = tables[0].get_symbols()
+                inner = [one for table in tables[1:] for one in table.get_symbols() if one.is_global()]
+                binds = {one.get_name() for one in top if one.is_assigned() or one.is_imported()}
+                if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+                    binds = {*vars(sys.modules[node.module])}
+                yield Statement(node, text, binds, {one.get_name() for one in [*top, *inner] if one.is_referenced()})
+
+
+def _literal(value: Any) -> str | None:
+    """The expression of a plain value, or of a container of plain values; None for any other."""
+    if type(value) is str:
+        return json.dumps(value, ensure_ascii=False)
+    with suppress(ValueError, SyntaxError):
+        if type(value) in (type(None), bool, int, float, bytes, tuple, list, dict, set):
+            return repr(value) if ast.literal_eval(repr(value)) == value else None
+    return None
+
+
+def _refuse(name: str, user: str, why: str) -> NoReturn:
+    raise CourseError(f"{name}, which {user} uses, cannot be exported: {why}.")

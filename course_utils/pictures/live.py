@@ -104,7 +104,7 @@ class LivePlot:
         """Draw what the ranks of a run write to JSONL files in `folder`, one a rank, a record a line, until it ends.
 
         Args:
-            folder: where they are or will be, on a disk that hosts share, too; `runs`, for what `launch.export` wrote.
+            folder: where they are or will be, on a disk that hosts share, too; `runs`, for what `export` wrote.
             until: the run's `subprocess.Popen`, several, or a function that is asked ten times a second whether the
                 run is over. Without it, what is there now is drawn.
             limit: after so many seconds without anything new, the plot ends with a sentence.

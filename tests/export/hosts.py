@@ -7,8 +7,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
+
+import psutil
 
 from tests.export.notebook import outside
 
@@ -71,18 +72,12 @@ class Hosts:
 
     def close(self) -> None:
         for process in self.started:  # torchrun first: it ends its workers, which have sessions of their own
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        end = time.monotonic() + 5
-        for process in self.started:
-            try:
-                process.wait(max(end - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.terminate()
+        psutil.wait_procs([psutil.Process(one.pid) for one in self.started if one.poll() is None], timeout=5)
         for name in self.names:
-            left = run("ip", "netns", "pids", name).stdout.split()
-            for pid in left:
+            for pid in run("ip", "netns", "pids", name).stdout.split():
                 os.kill(int(pid), signal.SIGKILL)
             run("ip", "netns", "del", name)
+        for process in self.started:
+            process.wait()
         self.known.unlink()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.export.notebook import cells_of
 from tests.kernel import Kernel, eventually, gone
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "19_many_machines.ipynb"
-CELLS = ("HOSTS, EACH = ", "def network(", "def train(", "launch.export(train", "def started(", "def agents(")
+CELLS = ("HOSTS, EACH = ", "def network(", "def train(", "export(train, WORK", "def started(", "def agents(")
 LONG_RUN = """
 with started("long", *agents(script, "--steps", 100_000, "--pause", 0.1)) as running:
     LivePlot("loss").follow(WORK / "long" / "runs", until=running)
@@ -21,21 +20,19 @@ with started("long", *agents(script, "--steps", 100_000, "--pause", 0.1)) as run
 
 @pytest.mark.parametrize("how", ["interrupt", "restart"])
 def test_nothing_is_left(how: str) -> None:
-    found = json.loads(NOTEBOOK.read_text())["cells"]
-    cells = ["".join(cell["source"]) for cell in found if cell["cell_type"] == "code"]
     kernel = Kernel()
     try:
-        for start in CELLS:
-            answer = kernel.run(next(cell for cell in cells if start in cell), timeout=120)
+        for cell in cells_of("19", *CELLS):
+            answer = kernel.run(cell, timeout=600)
             assert answer.error is None, answer.shown
         cell = kernel.send(LONG_RUN)
         agents = eventually(lambda: _running(kernel, "torch.distributed.run", 2))
         assert agents, "the agents started"
-        workers = eventually(lambda: _running(kernel, "train.py", 6), within=120)
+        workers = eventually(lambda: _running(kernel, "train.py", 6), within=600)
         assert workers, "and the workers, 2 each"
         if how == "interrupt":
             kernel.manager.interrupt_kernel()
-            assert kernel.answer(cell, timeout=120).error == "KeyboardInterrupt"
+            assert kernel.answer(cell, timeout=600).error == "KeyboardInterrupt"
         else:
             kernel.client.stop_channels()
             kernel.manager.restart_kernel(now=False)
@@ -44,7 +41,7 @@ def test_nothing_is_left(how: str) -> None:
         kernel.close()
 
 
-def _running(kernel: Kernel, word: str, count: int) -> list:
+def _running(kernel: Kernel, word: str, count: int) -> list[psutil.Process]:
     """The kernel's descendants with this word in their command, once there are so many."""
     found = [process for process in kernel.process.children(recursive=True) if word in " ".join(process.cmdline())]
     return found if len(found) >= count else []

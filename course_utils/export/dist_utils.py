@@ -1,0 +1,82 @@
+"""What a rank needs beside its training: a device of its own, the process group, metrics in a file, spans."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.profiler import record_function
+
+# What torchrun sets; `python` alone is a world of one rank.
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+STEPS = itertools.count()
+_device = torch.device("cpu")
+
+
+def init_distributed(device: str | None = None, *, timeout: float | None = None) -> None:
+    """Take a device of this rank's own, and join the other ranks.
+
+    device: "cpu", "cuda", …; by default the kind of accelerator that this host has, and the CPU where it has none.
+    timeout: seconds that a collective waits for the other ranks; by default torch's own.
+
+    Raises:
+        RuntimeError: this host has fewer accelerators than ranks. It does not go on with the CPU by itself: ranks that
+            talk over gloo on one host and over nccl on another wait for each other until the timeout.
+    """
+    global _device
+    if "RANK" not in os.environ:
+        os.environ.update(ALONE, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    if device is None:
+        here = torch.accelerator.current_accelerator(check_available=True)
+        device = "cpu" if here is None or here.type == "mps" else here.type  # mps has no collectives
+    _device = torch.device(device)
+    if device != "cpu":
+        rank, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+        count = torch.get_device_module(device).device_count()
+        if count < ranks:
+            why = f"{platform.node()} has {count} of the {ranks} {device} devices that its ranks need"
+            raise RuntimeError(f"{why}: start fewer ranks, or all ranks of all hosts with --device cpu")
+        torch.accelerator.set_device_index(rank)
+        _device = torch.device(device, rank)
+    dist.init_process_group(
+        dist.get_default_backend_for_device(_device),
+        timeout=None if timeout is None else timedelta(seconds=timeout),
+        device_id=None if device == "cpu" else _device,
+    )
+
+
+def pick() -> torch.device:
+    """The device that `init_distributed` took."""
+    return _device
+
+
+def report(step: int | None = None, **values: float) -> None:
+    """Add a line of JSON to this rank's file, runs/rank0.jsonl and so on; rank 0 prints it, too."""
+    head = {"rank": dist.get_rank(), "step": next(STEPS) if step is None else step, "time": time.time()}
+    line = json.dumps(head | {name: float(value) for name, value in values.items()})
+    file = Path("runs", f"rank{head['rank']}.jsonl")
+    file.parent.mkdir(exist_ok=True)
+    with file.open("a") as out:
+        print(line, file=out)
+    if head["rank"] == 0:
+        print(line, flush=True)
+
+
+class span(record_function):
+    """A stretch of work, by name, for torch.profiler: `with span("forward"):`, or `start()` and `stop()`."""
+
+    def __init__(self, name: str, *, lane: str = "compute") -> None:
+        super().__init__(name, lane)
+
+    def start(self) -> span:
+        return self.__enter__()
+
+    def stop(self) -> None:
+        self.__exit__(None, None, None)
