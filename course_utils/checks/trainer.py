@@ -100,7 +100,7 @@ def _fit(module: Any, digits: data.Digits, **where: Any) -> dict[str, list]:
     """What the learner's module logs, step by step, and the learning rates it used."""
     from lightning.pytorch import Callback, Trainer
 
-    from ..lightning.callbacks import quiet
+    from ..lightning import quiet
 
     quiet()
     seen: dict[str, list] = {"lr": [], "loss": [], "accuracy": [], "known": []}

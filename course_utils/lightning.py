@@ -1,0 +1,181 @@
+"""What the course adds to Lightning 2.6.6: live plots, a look into a running trainer, cores for `accelerator="tpu"`.
+
+Lightning starts a TPU's cores by forking the notebook's process, which must not have used XLA before, and on virtual
+cores (threads of one process) several of its assumptions do not hold. So `use_cores` replaces its launcher's one
+method: the trainer travels by value to `xla.launch`, and what comes back is what Lightning itself brings back from
+cores: state, metrics and weights of the first one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch_xla.runtime as xr
+from lightning.fabric.accelerators.xla import XLAAccelerator
+from lightning.fabric.utilities import move_data_to_device
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import XLAStrategy
+from lightning.pytorch.strategies.launchers.xla import _XLALauncher
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from .pictures.live import LivePlot
+from .ranks.report import report
+from .xla.launch import VIRTUAL_CORES, launch
+
+CHATTER = (
+    "does not have many workers",  # a hint for large data sets; the digits are in memory
+    "smaller than the logging interval",
+    "The `srun` command is available",
+    "[TG]PU available but not used",
+    "Using `DistributedSampler` with the dataloaders",
+)
+
+
+def quiet() -> None:
+    """Lightning's notices and hints are left out; its warnings about mistakes, and its errors, stay."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for chatter in CHATTER:
+        warnings.filterwarnings("ignore", f".*{chatter}")
+
+
+class LiveCallback(Callback):
+    """Give what the module logs at each step to a `LivePlot`: `Trainer(callbacks=[LiveCallback(plot)])`.
+
+    Args:
+        plot: where to draw. On ranks and cores leave it out, or leave it in: it does not travel, and what they log
+            goes to the plot of the launch by `report`.
+
+    A value on an accelerator is read one step late. Reading waits for the device; by then it has computed that step
+    while the host was preparing the next one, so neither waits for the other.
+    """
+
+    def __init__(self, plot: LivePlot | None = None) -> None:
+        self.plot = plot
+        self._known: dict[str, Any] = {}  # the value of each metric that was last seen
+        self._late: tuple[int, dict[str, Any]] = 0, {}  # a step, and what it has logged
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"plot": None, "_known": {}, "_late": (0, {})}
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Send what the step before has logged."""
+        self._send()
+        self._late = trainer.global_step - 1, self._news(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        """What validation has logged, and an epoch's means, belong to its last step."""
+        self._late[1].update(self._news(trainer))
+
+    def on_train_end(self, trainer: Trainer, *_: Any) -> None:
+        """Send what is left, and close the plot."""
+        self.on_train_epoch_end(trainer)  # the last epoch's means are there only now
+        self._send()
+        self._close()
+
+    def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
+        """Close the plot."""
+        self._close()
+
+    def _news(self, trainer: Trainer) -> dict[str, Any]:
+        before, self._known = self._known, dict(trainer.callback_metrics)  # an epoch's stay until they are replaced
+        return {name: value for name, value in self._known.items() if value is not before.get(name)}
+
+    def _send(self) -> None:
+        step, values = self._late
+        self._late = step, {}
+        if values:
+            send = self.plot.update if self.plot else report
+            send(step, **{name: value.item() for name, value in values.items()})
+
+    def _close(self) -> None:
+        if self.plot:
+            self.plot.close()
+
+
+class Witness(Callback):
+    """Look into the running trainer, on every rank or core, and keep what was seen: `seen[rank]["start"]`, ….
+
+    Args:
+        start, end: functions of (trainer, module), called when training starts and when it ends. Return CPU tensors,
+            numbers, text.
+
+    On cores the answers of all come back by themselves; from ranks of `launch`, return `witness.seen`.
+    """
+
+    def __init__(self, *, start: Callable[[Trainer, LightningModule], Any] = lambda trainer, module: None,
+                 end: Callable[[Trainer, LightningModule], Any] = lambda trainer, module: None) -> None:
+        self.start, self.end = start, end
+        self.seen: dict[int, dict[str, Any]] = {}
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Every rank and core is set up; nothing is trained yet."""
+        self.seen[trainer.global_rank] = {"start": self.start(trainer, module)}
+
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        """The last step is done, the weights are still on the device."""
+        self.seen[trainer.global_rank]["end"] = self.end(trainer, module)
+
+
+def use_cores() -> int:
+    """Let `Trainer(accelerator="tpu")` find cores here: a TPU's, or where there is none, eight virtual ones.
+
+    Lightning then starts them by `xla.launch`, on a TPU, too, so that live plots, prints and errors arrive by core.
+
+    Returns:
+        How many cores there are.
+    """
+    quiet()
+    if os.environ.get("PJRT_DEVICE") != "TPU":  # also beside a TPU that xla.setup(device="CPU") leaves alone
+        XLAAccelerator.is_available = staticmethod(lambda: True)
+        XLAAccelerator.auto_device_count = staticmethod(lambda: VIRTUAL_CORES)
+    _XLALauncher.launch = _launch
+    return XLAAccelerator.auto_device_count()
+
+
+def _launch(launcher: _XLALauncher, function: Callable, *args: Any, trainer: Trainer | None = None,
+            **kwargs: Any) -> Any:
+    """Stands in for `_XLALauncher.launch`: run `function` on all cores, return what the first one returned."""
+    callbacks = trainer.callbacks if trainer else []
+    plots = [callback.plot for callback in callbacks if isinstance(callback, LiveCallback)]
+    run = launch(_on_a_core, launcher, trainer, function, args, kwargs,
+                 cores=launcher._strategy.num_processes, live=plots[0] if plots else None)
+    for _, seen in run.results:
+        for witness, theirs in zip(_witnesses(trainer), seen, strict=True):
+            witness.seen |= theirs
+    output, _ = run.results[0]
+    if trainer is None:
+        return output
+    launcher._recover_results_in_main_process(output, trainer)
+    return output.trainer_results
+
+
+def _on_a_core(launcher: _XLALauncher, trainer: Trainer | None, function: Callable, args: tuple,
+               kwargs: dict[str, Any]) -> tuple[Any, list[dict]]:
+    """What Lightning's `_wrapping_function` does on each core, and what the witnesses there saw."""
+    quiet()
+    # The rank is kept in one place for the whole process, and cores may share it: so whoever looks asks its own thread.
+    rank_zero_only.rank = core = _MyRank()
+    XLAStrategy.setup_distributed = lambda strategy: None  # would set it to the number of whichever core came last
+    output = function(*args, **kwargs)
+    if trainer:
+        output = launcher._collect_rank_zero_results(trainer, output)
+    return move_data_to_device(output, "cpu") if core == 0 else None, [one.seen for one in _witnesses(trainer)]
+
+
+def _witnesses(trainer: Trainer | None) -> list[Witness]:
+    return [callback for callback in trainer.callbacks if isinstance(callback, Witness)] if trainer else []
+
+
+class _MyRank:
+    """The number of the core that asks, as far as Lightning compares it."""
+
+    def __eq__(self, other: object) -> bool:
+        return xr.global_ordinal() == other
+
+    def __gt__(self, other: int) -> bool:
+        return xr.global_ordinal() > other
