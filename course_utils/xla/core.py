@@ -1,4 +1,4 @@
-"""What happens inside the process of a TPU's cores, real or virtual. The notebook's side: `process.py`, `launch.py`.
+"""What happens inside the process of a TPU's cores, real or virtual; the notebook's side is `launch.py`.
 
 On a TPU, `torch_xla.launch` starts a process a chip. On XLA's CPU client one process holds all cores, each a thread
 with a device of its own: that is how torch_xla runs there, and `replicas.py` makes it work. With SPMD there is one
@@ -18,15 +18,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..ranks.rank import enter, leave, run, take_over
-from ..ranks.report import Session, Task, begin, watch
-from . import tpu
+from ..ranks.report import Session, Task, begin, current, watch
 
 SPMD, REPLICAS = "SPMD", "one replica a core"  # `Task.backend`
 
-# Kept here, not passed on: processes of `torch_xla.launch` inherit it, and a connection cannot be pickled.
-_line: tuple[Task, Connection, Any]  # what every core gets; the connection that all share, and its lock
-_sessions: list[Session] = []  # of the cores that this process holds
-_starting = threading.Lock()
+# What every core gets, the connection that all share, and its lock. Kept here, not passed on: processes of
+# `torch_xla.launch` inherit it, and a connection cannot be pickled.
+_shared: tuple[Task, Connection, Any]
 
 
 def main(cores: list[int], connection: Connection, output: Connection, stacks: Connection, task: bytes) -> None:
@@ -35,19 +33,17 @@ def main(cores: list[int], connection: Connection, output: Connection, stacks: C
     `output` gets what is printed below Python, by XLA itself, which knows no threads.
     """
     enter(output, stacks)
-    todo: Task = pickle.loads(task)
     imported = dict(os.environ)  # torch_xla, imported by the server, left its own settings here
+    todo: Task = pickle.loads(task)
     take_over(todo)
-    for name, value in imported.items():
-        os.environ.setdefault(name, value)
+    os.environ.update(imported | todo.env)
     import torch
+    import torch_xla.runtime as xr
 
     torch.set_num_threads(todo.threads)
     share(todo, connection)
-    if os.environ["PJRT_DEVICE"] == "TPU":
-        tpu.forget_presets()  # the server may have inherited them
     if todo.backend == SPMD:
-        _program()
+        _one(0, xr.use_spmd)
     elif os.environ["PJRT_DEVICE"] == "TPU":
         chips()
     else:
@@ -57,14 +53,9 @@ def main(cores: list[int], connection: Connection, output: Connection, stacks: C
 
 def share(task: Task, connection: Connection) -> None:
     """Give all cores this task and this connection, be they threads or processes."""
-    global _line
-    _line = task, connection, mp.get_context("fork").Lock()
-
-
-def _program() -> None:
-    import torch_xla.runtime as xr
-
-    _one(0, xr.use_spmd)
+    global _shared
+    _shared = task, connection, mp.get_context("fork").Lock()
+    sys.stdout, sys.stderr = _ByCore(sys.stdout), _ByCore(sys.stderr)
 
 
 def chips() -> None:
@@ -102,48 +93,27 @@ def start_autograd() -> None:
 
 def _one(core: int, prepare: Callable[[], None] = lambda: None) -> None:
     """Be core `core`, from the first line to the result."""
-    task, connection, lock = _line
+    task, connection, lock = _shared
     session = Session(core, connection, task.began, lock)
     begin(session, whole_process=False)
-    with _starting:
-        if not _sessions:  # the first one in this process
-            threading.Thread(target=watch, args=(_sessions,), daemon=True).start()
-            sys.stdout, sys.stderr = _ByThread(sys.stdout), _ByThread(sys.stderr)
-        _sessions.append(session)
-    _ByThread.here.stream = io.TextIOWrapper(io.BufferedWriter(_Output(session)), line_buffering=True)
+    threading.Thread(target=watch, args=([session],), daemon=True).start()
     run(session, task, prepare)
 
 
-class _Output(io.RawIOBase):
-    """What one core prints, on its way to the notebook."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def write(self, data: Any) -> int:
-        self.session.send("output", bytes(data))
-        return len(data)
-
-    def writable(self) -> bool:
-        return True
-
-
-class _ByThread(io.TextIOBase):
-    """Standard output for several cores in one process: a core's thread writes to its own, any other to `rest`."""
-
-    here = threading.local()
+class _ByCore(io.TextIOBase):
+    """Standard output of several cores: what a core's thread prints goes to the notebook, all else to `rest`."""
 
     def __init__(self, rest: io.TextIOBase) -> None:
         self.rest = rest
 
-    def _stream(self) -> io.TextIOBase:
-        return getattr(self.here, "stream", self.rest)
-
     def write(self, text: str) -> int:
-        return self._stream().write(text)
+        if (session := current()) is None:
+            return self.rest.write(text)
+        session.send("output", text.encode(errors="replace"))
+        return len(text)
 
     def flush(self) -> None:
-        self._stream().flush()
+        self.rest.flush()
 
     def fileno(self) -> int:
         return self.rest.fileno()

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 
 class Counters(NamedTuple):
-    """How often this process compiled a program (and for how long), ran one, copied tensors to and from the device."""
+    """How often this process compiled a program, ran one, and copied tensors to and from the device."""
 
     compiles: int = 0
-    compile_seconds: float = 0.0
     executions: int = 0
     uploads: int = 0
     downloads: int = 0
@@ -19,9 +18,7 @@ class Counters(NamedTuple):
         return Counters(*(a - b for a, b in zip(self, before, strict=True)))
 
     def __repr__(self) -> str:
-        took = f" ({self.compile_seconds:.2f} s)" if self.compiles else ""
-        return (f"{times(self.compiles, 'compile')}{took}, {times(self.executions, 'execution')}, "
-                f"{times(self.uploads, 'upload')}, {times(self.downloads, 'download')}")
+        return ", ".join(times(count, name.removesuffix("s")) for name, count in self._asdict().items())
 
 
 def times(n: int, what: str) -> str:
@@ -38,10 +35,8 @@ def counters() -> Counters:
         mine = _XLAC._xla_real_devices([_XLAC._xla_get_default_device()])
         _XLAC._xla_wait_device_ops([] if mine == ["SPMD:0"] else mine)  # [] is all of them
 
-    def timed(name: str) -> tuple[int, float]:
-        count, nanoseconds, _ = metrics.metric_data(name) or (0, 0, [])
-        return count, nanoseconds / 1e9
+    def count(name: str) -> int:
+        return (metrics.metric_data(name) or (0,))[0]
 
-    executions = sum(timed(name)[0] for name in ("ExecuteTime", "ExecuteReplicatedTime"))  # one device; all, with SPMD
-    return Counters(*timed("CompileTime"), executions, timed("TransferToDeviceTime")[0],
-                    timed("TransferFromDeviceTime")[0])
+    executions = count("ExecuteTime") + count("ExecuteReplicatedTime")  # on one device; on all at once, with SPMD
+    return Counters(count("CompileTime"), executions, count("TransferToDeviceTime"), count("TransferFromDeviceTime"))

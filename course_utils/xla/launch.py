@@ -1,15 +1,15 @@
 """Run a function from a notebook cell on a TPU's cores: the real ones, or as many virtual ones on XLA's CPU client.
 
-Importing this imports neither torch nor torch_xla. What happens inside the cores is `core.py`; what makes
-several of them work on a CPU is `replicas.py`.
+What a real TPU needs was written from torch_xla's sources; nobody has run the course on one yet.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
+import re
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,15 +18,20 @@ from typing import Any
 from ..errors import CourseError
 from ..machine import tpu_chips, usable_cores
 from ..pictures.live import LivePlot
+from ..ranks.crew import Crew, Member
+from ..ranks.failures import Stacks
 from ..ranks.launch import check_call, make_task, name_of
 from ..ranks.run import Run
-from . import core, tpu
-from .process import Cores
+from . import core
 
-VIRTUAL_CORES = 8  # as many as a v5e-8, v6e-8 or v3-8 has
-MOST_CORES = 64
-TRIED = "2.9"  # the torch_xla that the course was run with
-ROUGHER = 1000  # a TPU rounds the factors of float32 products to bfloat16 unless told otherwise
+VIRTUAL_CORES, MOST_CORES = 8, 64  # eight: as many as a v5e-8, v6e-8 or v3-8 has
+PIP = "%pip install torch==2.9.0 'torch_xla[tpu]==2.9.0', then restart the kernel."
+# Kaggle's images set them for one process, and torch_xla keeps what is set: with a process a chip, the TPU then
+# refuses to start ("Expected 4 worker addresses, got 1": Lightning-AI/pytorch-lightning#20244).
+PRESET = ("TPU_PROCESS_ADDRESSES", "CLOUD_TPU_TASK_ID")
+# XLA's CPU client waits 5 s for a late core, says so, and after 10 s ends the process.
+RENDEZVOUS, STUCK = b"rendezvous.cc", "may be stuck"
+LATE = re.compile(r"Expected (?P<expected>\d+) threads .* only (?P<arrived>\d+) of them arrived")
 
 
 def setup(device: str | None = None) -> None:
@@ -38,30 +43,20 @@ def setup(device: str | None = None) -> None:
         device: "CPU" for virtual cores although there is a TPU, for example one with a single core.
 
     Raises:
-        CourseError: this kernel has no torch_xla, or one that does not fit its torch; or the TPU is not to be had.
-            The message says what to do.
+        CourseError: this kernel has no torch_xla, or one that does not fit its torch; the message says what to do.
     """
     installed = _versions()
     if device is not None:
         os.environ["PJRT_DEVICE"] = device
-    device = _choose_device()
-    where = "the TPU" if device == "TPU" else "XLA compiles for this machine's CPU"
-    if device == "TPU":
-        tpu.forget_presets()
-        count = tpu.cores()
-        where += f", {count} core{'s' * (count != 1)}"
-        if count == 1:
-            where += ' (notebooks about several: restart the kernel and call xla.setup(device="CPU"))'
-    elif not tpu_chips():
-        where = "no TPU here, so " + where
-    print(f"torch_xla {installed['torch_xla']}, torch {installed['torch']}: {where}.")
-    if not installed["torch_xla"].startswith(TRIED):
-        print(f"The course was tried with torch_xla {TRIED}; with another, outputs may differ.")
-    if device == "CPU":  # a TPU is left alone: `launch` needs it free
+    if _choose_device() == "TPU":  # which is left alone: `launch` needs it free
+        where = f"the TPU, {_tpu_cores()} cores"
+    else:
         import torch_xla
 
         torch_xla.device()
         core.start_autograd()
+        where = "no TPU here, so " * (not tpu_chips()) + "XLA compiles for this machine's CPU"
+    print(f"{installed}: {where}.")
 
 
 def launch(
@@ -82,59 +77,98 @@ def launch(
     XLA itself ends virtual cores when one is more than 10 s late at a collective.
 
     Args:
-        function: any function, closure or class, defined in a cell or a module; it travels by value.
+        function: any function, closure or class; it travels by value.
         cores: how many; on a TPU all it has, elsewhere 8 virtual ones unless told otherwise.
         spmd: call the function once, with `xr.use_spmd()` on: every core is a device of one program.
-        live: a `LivePlot` to draw what cores `report()` while they run.
-        time_limit: seconds until everything is ended and the cores that did not finish are named; None: no limit.
-        show: print what cores print, each line with its core.
+        live, time_limit (seconds), show: as `course_utils.launch` takes them.
 
     Returns:
-        A `Run` with results, metrics and output by core (one of each with `spmd`). Tensors arrive on the
-        CPU, both ways.
+        A `Run` with results, metrics and output by core (one of each with `spmd`). Tensors arrive on the CPU.
 
     Raises:
-        CourseError: torch_xla is missing, or does not fit torch.
         CourseError: nothing was started; the message says what to change.
         RankError: a core raised, died or never finished; all others were ended.
     """
     check_call(function, live=live, time_limit=time_limit)
-    if "ranks" in kwargs and "ranks" not in inspect.signature(function).parameters:
-        raise CourseError(f"ranks={kwargs['ranks']!r}: xla.launch runs cores; write cores={kwargs['ranks']!r}")
     _versions()
-    device = _choose_device()
-    count = _check_cores(cores, device)
+    real = _choose_device() == "TPU"
+    there = _tpu_cores() if real else VIRTUAL_CORES
+    cores = there if cores is None else cores
+    if real and cores != there:
+        raise CourseError(f"cores={cores}: this TPU has {there}, and torch_xla starts them all: leave cores out. For "
+                          'virtual cores restart the kernel and call xla.setup(device="CPU").')
+    if not 1 <= cores <= MOST_CORES:
+        raise CourseError(f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores")
     task = make_task(
         (function, args, kwargs),
-        {"COURSE_DEVICE": "xla"} | (_virtual(count) if device == "CPU" else {}),
+        {"COURSE_DEVICE": "xla"} | ({} if real else _virtual(cores)),
         device="xla",
         backend=core.SPMD if spmd else core.REPLICAS,
         threads=max(1, int(usable_cores())),
         timeout=None,
     )
-    where = "a TPU" if device == "TPU" else "XLA's CPU client"
-    if spmd:
-        run = Run(1, f"{count} devices of {where}", task.backend, [None], unit="program")
-    else:
-        run = Run(count, where, task.backend, [None] * count, unit="core")
-    run.name = name_of(function)
+    count, unit = (1, "program") if spmd else (cores, "core")
+    where = f"{cores} devices of " * spmd + ("a TPU" if real else "XLA's CPU client")
+    run = Run(count, where, task.backend, [None] * count, unit=unit, name=name_of(function))
     return Cores(run, live=live, show=show).work(task, time_limit)
+
+
+class Cores(Crew):
+    """All cores of one launch, ranks that share a process; with SPMD one program that has them all."""
+
+    main = staticmethod(core.main)
+    said = ""  # what XLA said last
+    stuck: Stacks | None = None  # where all were when XLA said that they may be stuck
+
+    def groups(self) -> list[list[int]]:
+        return [list(range(self.run.ranks))]
+
+    def who(self, rank: int) -> str:
+        return "the SPMD program" if self.run.unit == "program" else super().who(rank)
+
+    def heard_output(self, member: Member, data: bytes) -> None:
+        self.said = (self.said + data.decode(errors="replace"))[-(1 << 16) :]
+        if STUCK in self.said and self.stuck is None:  # when it ends them, several threads abort at once
+            self.stuck = self.where(self.unfinished())
+        if lines := [line for line in data.splitlines(keepends=True) if RENDEZVOUS not in line]:
+            self.output.add(None, b"".join(lines))
+
+    def death(self, member: Member) -> tuple[str, str]:
+        if late := LATE.search(self.said):
+            return "Stuck", (
+                f"{late['arrived']} of {late['expected']} cores reached a collective, and XLA ended them all after "
+                "waiting for the others: every core must run the same program, collectives included"
+            )
+        return super().death(member)
+
+    def where(self, ranks: list[int]) -> Stacks:
+        return self.stuck if self.stuck and LATE.search(self.said) else super().where(ranks)
 
 
 def tolerance(fine: float = 1e-5) -> float:
     """How far what the cores compute may lie from the CPU's: `fine` on virtual cores, 1000 times that on a TPU.
 
-    A TPU multiplies float32 matrices in bfloat16 by default. The factor covers what this does to the course's small
-    networks, found by rounding the factors on a CPU.
+    A TPU multiplies float32 matrices in bfloat16 by default; what this does to the course's small networks was found
+    by rounding the factors on a CPU.
     """
-    return fine if _choose_device() == "CPU" else ROUGHER * fine
+    return fine if _choose_device() == "CPU" else 1000 * fine
 
 
-def _versions() -> dict[str, str]:
+def give_back() -> None:
+    """Let the next notebook have the TPU: where this kernel holds one, the kernel ends. Elsewhere nothing happens."""
+    import torch_xla
+
+    if os.environ.get("PJRT_DEVICE") == "TPU" and torch_xla._XLAC._xla_runtime_is_initialized():
+        print("This kernel held the TPU and ends now; the next notebook finds it free.")
+        threading.Timer(1.0, os._exit, (0,)).start()  # a second in which the cell's answer reaches the page
+    else:
+        print("This kernel holds no TPU.")
+
+
+def _versions() -> str:
     """The installed pair; a CourseError when it is none. In .venv it says how far `make lab` is with .venv-xla."""
     found = {}
-    pip = f"%pip install torch=={TRIED}.0 'torch_xla[tpu]=={TRIED}.0', then restart the kernel."
-    for name in ("torch", "torch_xla"):
+    for name in ("torch_xla", "torch"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -144,43 +178,29 @@ def _versions() -> dict[str, str]:
             raise CourseError(
                 f"this kernel has no {name}: `make lab` builds it behind JupyterLab, on Linux x86-64 with Python 3.11 "
                 f"to 3.13, in some minutes{f' (now: {last})' if last else ''}. When it is ready, choose Kernel, Change "
-                f"Kernel…, PyTorch/XLA, and run again. On a TPU (Colab, Kaggle, a VM): {pip}"
+                f"Kernel…, PyTorch/XLA, and run again. On a TPU (Colab, Kaggle, a VM): {PIP}"
             ) from None
     if found["torch"].split(".")[:2] != found["torch_xla"].split(".")[:2]:
         raise CourseError(
             f"torch {found['torch']} and torch_xla {found['torch_xla']} are no pair: torch_xla is compiled against one "
             f"torch. Install torch=={found['torch_xla'].split('+')[0]} beside it, then restart the kernel."
         )
-    return found
+    return f"torch_xla {found['torch_xla']}, torch {found['torch']}"
 
 
 def _choose_device() -> str:
     """"TPU" or "CPU", also told to torch_xla, which would print a line about it."""
     device = os.environ.setdefault("PJRT_DEVICE", "TPU" if tpu_chips() else "CPU")
-    if device not in ("TPU", "CPU"):
-        raise CourseError(f'PJRT_DEVICE="{device}": the course runs torch_xla on "TPU" or "CPU": change or remove it')
+    for name in PRESET if device == "TPU" else ():
+        os.environ.pop(name, None)
     return device
 
 
-def _check_cores(cores: object, device: str) -> int:
-    if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int)):
-        raise CourseError(f"cores={cores!r} ({type(cores).__name__}): give a whole number, for example cores=8")
-    if device == "CPU":
-        if cores is not None and not 1 <= cores <= MOST_CORES:
-            raise CourseError(f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores")
-        return VIRTUAL_CORES if cores is None else cores
-    there = tpu.cores()
-    if cores not in (None, there):
-        raise CourseError(
-            f"cores={cores}: this TPU has {there}, and torch_xla starts them all: leave cores out. For virtual cores "
-            'restart the kernel and call xla.setup(device="CPU").'
-        )
-    if (module := sys.modules.get("torch_xla")) is not None and module._XLAC._xla_runtime_is_initialized():
-        raise CourseError(
-            "this kernel already uses the TPU (a tensor was made on it, or its devices were listed), and the cores run "
-            "in processes of their own: restart the kernel and call xla.launch first."
-        )
-    return there
+def _tpu_cores() -> int:
+    """How many devices this host's TPU has; asks without taking it."""
+    from torch_xla._internal import tpu
+
+    return tpu.num_available_devices()
 
 
 def _virtual(cores: int) -> dict[str, str]:
