@@ -1,28 +1,51 @@
-"""Your own board: what you measured in all notebooks of this machine, as a table in a cell or as a page to keep."""
+"""The reader's board: the last values of each kind of run, in a file on this machine that nobody else is told of.
+
+The environment variable COURSE_BOARD names another file; with COURSE_BOARD=0 there is none, and the board shows what
+was measured since the kernel started.
+"""
 
 from __future__ import annotations
 
-import html
-import math
+import contextlib
+import json
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from .. import style
-from ..errors import CourseError
-from ..style import duration, number, size
-from . import kept
 from .picture import Picture
+from .screen import shell
+from .tables import table
 
-WIDE, HIGH = 120, 30  # of a small curve, px
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>What I measured</title><style>:root {color-scheme: light dark} body {margin: 2rem}</style>
+<h1 style="font-family:sans-serif">What I measured</h1>"""
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>:root {{color-scheme: light dark}}
-body {{font: 15px/1.5 {font}; max-width: 860px; margin: 2rem auto; padding: 0 1rem}}</style></head>
-<body><main><h1>{title}</h1>{table}</main></body></html>
-"""
+_session: list[dict] = []
+
+
+def note(name: str, lasts: Mapping[str, float], *, title: str = "", on: str = "", seconds: float = 0.0) -> None:
+    """Note a run of this notebook: its metrics' last values, and what it ran on. Never raises."""
+    if shell() is None or name.startswith("_") or not lasts:  # a check's own functions begin with _
+        return
+    record = {"notebook": Path(os.environ.get("JPY_SESSION_NAME", "")).stem, "name": name, "title": title, "on": on,
+              "seconds": seconds, "at": time.time(), "lasts": dict(lasts)}
+    _session.append(record)
+    with contextlib.suppress(OSError, TypeError):
+        if (file := _file()) is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(record) + "\n")
+
+
+def _file() -> Path | None:
+    chosen = os.environ.get("COURSE_BOARD", "")
+    if chosen:
+        return None if chosen == "0" else Path(chosen)
+    from platformdirs import user_data_path  # comes with Jupyter
+
+    return user_data_path("course_utils", appauthor=False) / "board.jsonl"
 
 
 class Board(Picture):
@@ -30,104 +53,40 @@ class Board(Picture):
 
     def save(self, path: str | Path) -> Path:
         """Write it as one page of HTML that needs nothing else, light or dark as the reader's browser is; its path."""
-        try:
-            page = PAGE.format(title="What I measured", font=style.FONT, table=self.html)
-            Path(path).write_text(page, encoding="utf-8")
-        except OSError as error:
-            said = f"my_board().save({str(path)!r}): {error.strerror}. Give a file in a folder of yours."
-            raise CourseError(said) from None
+        Path(path).write_text(PAGE + self.html, encoding="utf-8")
         return Path(path)
 
 
 def my_board() -> Board:
     """What you measured in the notebooks of this course: runs of `launch`, live plots, each with its last values.
 
-    Of runs of the same function on as many ranks and the same kind of device the last one is kept, in a file on this
-    machine that nobody else is told of. `COURSE_BOARD=0` in the environment switches the file off, `COURSE_BOARD=path`
-    moves it.
+    Of runs of the same function on as many ranks and the same kind of device the last one is shown. The file stays on
+    this machine; `COURSE_BOARD=0` in the environment switches it off, `COURSE_BOARD=path` moves it.
 
     Example:
         my_board().save("board.html")
     """
-    runs = kept.kept()
-    books = sorted({record["notebook"] for record in runs})
-    names = ("run", "on", "took, with its start", "measured", "day")
-    head = "".join(f'<th style="{_CELL}" scope="col">{name}</th>' for name in names)
-    rows = []
-    for book in books:
-        rows.append(f'<tr><th colspan="5" scope="rowgroup" style="{_CELL};padding-top:14px">'
-                    f"{html.escape(book or 'a notebook whose name is not known')}</th></tr>")
-        rows += [_row(record) for record in runs if record["notebook"] == book]
-    table = (f'<table style="border-collapse:collapse;font:{style.TEXT}px {style.FONT};color:inherit">'
-             f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>") if runs else ""
-    lines = [_text(record) for record in runs]
-    foot = _foot(len(runs))
-    return Board(f"{table}<p>{html.escape(foot)}</p>", "\n".join([*lines, foot]))
+    file, last = _file(), {}
+    written = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
+    for one in [*map(_record, written), *_session]:
+        if one:
+            last[one["notebook"], one["name"], one["title"], one["on"]] = one
+    rows = [
+        (one["notebook"], one["name"], one["title"], one["on"],
+         style.duration(one["seconds"]) if one["seconds"] else "",
+         ", ".join(f"{name} {style.number(value)}" for name, value in one["lasts"].items()),
+         time.strftime("%Y-%m-%d", time.localtime(one["at"])))
+        for one in sorted(last.values(), key=lambda one: (one["notebook"], one["at"]))]
+    where = "of this session only" if file is None else f"kept in {str(file).replace(str(Path.home()), '~', 1)}"
+    title = f"{len(rows)} run{'s' * (len(rows) != 1)}, {where}"
+    drawn = table(rows, ["notebook", "run", "title", "on", "took, with its start", "measured", "day"], title=title)
+    return Board(drawn.html, drawn.alt)
 
 
-_CELL = "text-align:left;vertical-align:top;padding:4px 12px 4px 0;border-bottom:1px solid rgba(128,128,128,.35)"
-
-
-def _foot(count: int) -> str:
-    file, problem = kept.place(), kept.problem()
-    told = f"{count or 'no'} run{'s' * (count != 1)}"
-    if file is None:
-        return f"{told.capitalize()}, of this session only: COURSE_BOARD=0 switches the file off."
-    where = str(file).replace(str(Path.home()), "~", 1)
-    if problem:
-        return f"{told.capitalize()}. The last could not be kept in {where}: {problem}."
-    return f"{told.capitalize()}, kept in {where} and nowhere else."
-
-
-def _row(record: dict) -> str:
-    title = f"<div>{html.escape(str(record.get('title') or ''))}</div>"
-    measured = "".join(
-        f'<div style="display:inline-block;margin:0 14px 2px 0"><div>{html.escape(name)} '
-        f"<b>{number(ys[-1])}</b></div>{_small_curve(name, xs, ys)}</div>"
-        for name, (xs, ys) in record["curves"].items() if ys
-    )
-    more = "".join(f"<div>{html.escape(note)}</div>" for note in _notes(record))
-    cells = (f"<code>{html.escape(record['name'])}</code>{title}", html.escape(_on(record)), _took(record),
-             measured + more, time.strftime("%Y-%m-%d", time.localtime(record["at"])))
-    whole = ";white-space:nowrap"
-    looks = zip(cells, ("", whole, whole, "", whole), strict=True)
-    return "<tr>" + "".join(f'<td style="{_CELL}{look}">{cell}</td>' for cell, look in looks) + "</tr>"
-
-
-def _text(record: dict) -> str:
-    values = [f"{name} {number(ys[-1])}" for name, (_, ys) in record["curves"].items() if ys]
-    about = record["notebook"], record["name"], record.get("title"), _on(record), _took(record)
-    parts = [*about, *values, *_notes(record)]
-    return " · ".join(str(part) for part in parts if part)
-
-
-def _on(record: dict) -> str:
-    ranks, unit = record.get("ranks"), record.get("unit", "rank")
-    count = f"{ranks} {unit}{'s' * (ranks != 1)}" if ranks else ""
-    return ", ".join(filter(None, [count, str(record.get("device") or "")]))
-
-
-def _took(record: dict) -> str:
-    return duration(record["seconds"]) if record.get("seconds") else ""
-
-
-def _notes(record: dict) -> list[str]:
-    sent = record.get("sent")
-    return list(filter(None, [str(record.get("timeline") or ""), f"rank 0 sent {size(sent)}" if sent else ""]))
-
-
-def _small_curve(name: str, xs: Sequence[float], ys: Sequence[float]) -> str:
-    points = [(x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(x) and math.isfinite(y)]
-    if len(points) < 2:
-        return ""
-    left, *_, right = sorted(x for x, _ in points)
-    low, *_, high = sorted(y for _, y in points)
-    across, up = (right - left) or 1, (high - low) or 1
-    path, before = "", math.inf
-    for x, y in points:  # where the steps begin anew, so does the line
-        pen, before = "L" if x > before else "M", x
-        path += f"{pen}{(x - left) / across * WIDE:.1f} {(high - y) / up * (HIGH - 4) + 2:.1f}"
-    says = style.alt(f"{name} from {number(points[0][1])} to {number(points[-1][1])}, between {number(low)} and "
-                     f"{number(high)}")
-    return (f'<svg width="{WIDE}" height="{HIGH}" viewBox="0 0 {WIDE} {HIGH}" {says}><path d="{path}" '
-            f'fill="none" stroke="{style.RANK[0]}" stroke-width="1.6"/></svg>')
+def _record(line: str) -> dict:
+    """What a line holds; nothing where it was cut off, or written by another version."""
+    with contextlib.suppress(ValueError):
+        found = json.loads(line)
+        if isinstance(found, dict) and {"notebook", "name", "title", "on", "seconds", "at", "lasts"} <= found.keys():
+            return found
+    return {}

@@ -61,7 +61,7 @@ class Drawing:
                                      alpha=1 if color else 0.3))
         for x, y, text, anchor, bold in self.texts:
             figure.text(x / self.width, 1 - y / self.height, text, ha=sides[anchor],
-                        fontweight="bold" if bold else "normal", **FONTS)
+                        fontweight="bold" if bold else "normal", parse_math=False, **FONTS)
         return to_png(figure)
 
 

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import html
+import json
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
 from .. import style
 from ..errors import CourseError
-from . import curves, kept
-from .files import Files, Until, ended
+from . import board, curves
 from .picture import png_width
-from .progress import Progress
 from .screen import Place, forget, place_of, shell
-from .values import RATE, SHORTEST, Values, number
 
 T = TypeVar("T")
+Until: TypeAlias = subprocess.Popen | Iterable[subprocess.Popen] | Callable[[], Any] | None
 
+SHORTEST = 0.25  # seconds between two frames, and between two measurements of a rate
 SHARE = 0.02  # of one core's time that drawing may take
 FRAMES = 400  # at most, from one plot: a cell that sends thousands of messages loses some
+QUIET = 120.0  # seconds without anything new after which `follow` ends
+RATE = "steps/s"
+
+
+def as_float(value: Any) -> float:
+    """A number of Python, NumPy or torch as a float; what is none, or several, raises in their own words."""
+    return float(value.item() if hasattr(value, "item") else value)  # float(tensor) warns of its gradient
 
 
 class LivePlot:
@@ -37,8 +47,7 @@ class LivePlot:
     With the environment variable COURSE_LIVE=0 only the final picture is drawn.
     """
 
-    def __init__(self, *names: str, title: str = "", total: int | None = None,
-                 clock: Callable[[], float] = time.monotonic, cpu: Callable[[], float] = time.thread_time) -> None:
+    def __init__(self, *names: str, title: str = "", total: int | None = None) -> None:
         for name in names:
             if not isinstance(name, str) or not name:
                 raise CourseError(f"LivePlot({name!r}): a panel is the name of a metric, for example LivePlot('loss').")
@@ -46,30 +55,28 @@ class LivePlot:
             raise CourseError(f"LivePlot(total={total!r}): give a whole number of steps, or None.")
         self.names, self.title, self.total = tuple(dict.fromkeys(names)), title, total
         self.frames = 0
-        self._clock, self._cpu = clock, cpu
         self._off = os.environ.get("COURSE_LIVE", "1") == "0"
         self._clear()
 
     def _clear(self) -> None:
+        self.data: dict[str, dict[int, tuple[list[float], list[float]]]] = {}
+        self._counts: dict[int, float] = {}  # rank -> the next step, for steps that are not given
+        self._marks: dict[int, tuple[float, float]] = {}  # rank -> (time, step) where measuring its rate began
+        self._latest: dict[int, float] = {}  # rank -> time of its last values, on its own clock
         self._cell: object = None  # to which the place belongs
         self._place = Place()
-        self._values = Values()
-        self._begun = self._due = float("-inf")
+        self._begun, self._due = float("inf"), float("-inf")
         self._ended: float | None = None
-        self._loop: Progress | None = None  # the progress of `live`
+        self._items: tuple[int, int | None, str] | None = None  # of `live`: how many are done, of how many, called what
         self._open = self._dirty = False
         self._unit = "rank"  # what the series are called: "rank 0", "core 0"
-        self._of_a_run = False  # of `launch`, which keeps it for the board by itself
-
-    @property
-    def data(self) -> dict[str, dict[int, tuple[list[float], list[float]]]]:
-        """All values by name, then by rank, each as a list of steps and a list of values."""
-        return self._values.data
+        self._of_a_run = False  # of `launch`, which notes it for the board by itself
+        self._elsewhere = False  # of a run that the notebook did not start
 
     def __repr__(self) -> str:
-        ranks, steps = self._values.size()
-        shown = ", ".join(self.names or self.data)
-        return f"LivePlot({shown}): {steps} steps" + (f", {ranks} {self._unit}s" if ranks > 1 else "")
+        steps = max((len(xs) for series in self.data.values() for xs, _ in series.values()), default=0)
+        ranks = f", {len(self._counts)} {self._unit}s" if len(self._counts) > 1 else ""
+        return f"LivePlot({', '.join(self.names or self.data)}): {steps} steps{ranks}"
 
     def update(self, step: float | None = None, *, rank: int = 0, **values: float) -> None:
         """Add values, numbers or 0-d tensors, at `step` (counted from 0 when left out); draw when a frame is due.
@@ -77,15 +84,44 @@ class LivePlot:
         Between frames this takes a few microseconds, plus the wait for a tensor that is still being computed.
 
         Raises:
-            TypeError, ValueError, RuntimeError: a value is not one number, in the words of Python or torch.
+            CourseError: the step is not finite, or `rank` is none.
+            TypeError, ValueError, RuntimeError: a value is not one number.
         """
-        now = self._clock()
+        now = time.monotonic()
         if not self._open:
             self._start(now)
-        self._values.take(step, rank, now, values)
+        self._take(step, rank, now, values)
         self._dirty = True
         if now >= self._due:
             self._frame(now)
+
+    def _take(self, step: float | None, rank: int, now: float, values: dict[str, Any]) -> None:
+        """Add these values of `rank`, all of them or, with an error, none."""
+        if step is None:
+            step = self._counts.get(rank, 0)
+        elif type(step) is not int:
+            step = as_float(step)
+            if step - step != 0:
+                raise CourseError(f"step is {step}; the x axis needs a finite number, for example the loop's counter.")
+        if rank not in self._counts and not (isinstance(rank, int) and rank >= 0):
+            raise CourseError(f"rank is {rank!r} ({type(rank).__name__}); ranks are whole numbers from 0.")
+        for name, value in {name: as_float(value) for name, value in values.items()}.items():
+            xs, ys = self.data.setdefault(name, {}).setdefault(rank, ([], []))
+            xs.append(step)
+            ys.append(value)
+        self._counts[rank], self._latest[rank] = step + 1, now
+        if RATE not in values:  # else the caller measures it
+            mark = self._marks.get(rank)
+            if mark is None or step < mark[1]:
+                self._marks[rank] = now, step
+            elif now - mark[0] >= SHORTEST and step > mark[1]:
+                self._rate(rank, now, step, mark)
+
+    def _rate(self, rank: int, now: float, step: float, mark: tuple[float, float]) -> None:
+        xs, ys = self.data.setdefault(RATE, {}).setdefault(rank, ([], []))
+        xs.append(step)
+        ys.append((step - mark[1]) / (now - mark[0]))
+        self._marks[rank] = now, step
 
     def add(self, record: dict[str, Any]) -> None:
         """Add one record of a rank, `{"rank": r, "time": s, "step": n, **values}`; what is not a number is left out."""
@@ -93,50 +129,65 @@ class LivePlot:
         rank, at, step = values.pop("rank", 0), values.pop("time", None), values.pop("step", None)
         for name in list(values):
             try:
-                values[name] = number(values[name])
+                values[name] = as_float(values[name])
             except (TypeError, ValueError, RuntimeError):
                 del values[name]
         with contextlib.suppress(CourseError, TypeError, ValueError):
-            self._values.take(step, rank, self._clock() if at is None else at, values)
+            self._take(step, rank, time.monotonic() if at is None else as_float(at), values)
             self._dirty = True
 
-    def follow(self, folder: str | os.PathLike, *, until: Until = None, limit: float = 120.0) -> None:
-        """Draw what the ranks of a run write to JSONL files in `folder`, one a rank, a record a line, until it ends.
+    def follow(self, folder: str | os.PathLike, *, until: Until = None) -> None:
+        """Draw what the ranks of a run append to JSONL files in `folder`, a record a line, until the run ends.
 
         Args:
-            folder: where they are or will be, on a disk that hosts share, too; `runs`, for what `export` wrote.
+            folder: where the files are or will be, on a disk that hosts share, too; `runs`, for what `export` wrote.
             until: the run's `subprocess.Popen`, several, or a function that is asked ten times a second whether the
                 run is over. Without it, what is there now is drawn.
-            limit: after so many seconds without anything new, the plot ends with a sentence.
         """
-        files, over = Files(folder), ended(until)
-        self.open(of_a_run=False)
-        shift = self._clock() - time.time()
-        self._loop = loop = Progress(self.total, "step", self._clock())
+        processes = [until] if isinstance(until, subprocess.Popen) else until or []
+        over = until if callable(until) else lambda: None not in [process.poll() for process in processes]
+        self.open()
+        self._of_a_run, self._elsewhere, self._begun = False, True, float("inf")  # it began with its first record
+        read: dict[Path, int] = {}
+        shift, news = time.monotonic() - time.time(), time.monotonic()
         try:
-            for one in files.follow(over, limit, self.tick):
-                if isinstance(one, int):
-                    self._values.forget(one)
-                elif len(one) > 1:
-                    at = one.get("time", time.time()) + shift
-                    self.add(one | {"time": at})
-                    loop.saw(self._values.furthest(), at)
+            while True:
+                done = over()  # asked before reading: what is written before the end is read
+                for path in sorted(Path(folder).glob("*.jsonl")):
+                    rank, lines = int("".join(filter(str.isdigit, path.stem)) or 0), b""
+                    with contextlib.suppress(OSError), path.open("rb") as file:  # a shared disk may be away
+                        file.seek(read.get(path, 0))
+                        lines = file.read()
+                    lines = lines[: lines.rfind(b"\n") + 1]  # the last one may be half-written
+                    read[path] = read.get(path, 0) + len(lines)
+                    for line in lines.splitlines():
+                        news = time.monotonic()
+                        with contextlib.suppress(ValueError, TypeError, AttributeError):  # a kill cut the line off
+                            record = json.loads(line)
+                            at = record.get("time", time.time()) + shift
+                            self.add({"rank": rank} | record | {"time": at})
+                            self._begun = min(self._begun, at)
+                self.tick()
+                if done:
+                    return
+                if time.monotonic() - news > QUIET:
+                    print(f"Nothing new in {folder} for {QUIET:g} s: the plot ends here. The run may go on.")
+                    return
+                time.sleep(0.1)
         finally:
             self.close()
 
-    def open(self, unit: str = "rank", *, of_a_run: bool = True) -> None:
+    def open(self, unit: str = "rank") -> None:
         """Show an empty picture where the running cell prints; after `close`, start afresh. `unit`: "rank", "core"."""
         if self._ended is not None:
             self._clear()
-        self._unit, self._of_a_run = unit, of_a_run
-        self._start(self._clock())
+        self._unit, self._of_a_run = unit, True
+        self._start(time.monotonic())
         if not self._off and shell() is not None:
             self._place.show({"text/html": "<i>waiting for the first values</i>", "text/plain": repr(self)})
 
     def _start(self, now: float) -> None:
-        self._open, self._ended = True, None
-        if self._begun == float("-inf"):
-            self._begun = now
+        self._open, self._ended, self._begun = True, None, min(self._begun, now)
         if shell() is not None:
             cell, place = place_of(self, self.close)
             if cell != self._cell:
@@ -144,7 +195,7 @@ class LivePlot:
 
     def tick(self) -> float:
         """Draw if a frame is due and something is new; seconds until the next may be drawn. Never raises."""
-        now = self._clock()
+        now = time.monotonic()
         if self._open and self._dirty and now >= self._due:
             self._frame(now)
         return min(max(self._due - now, SHORTEST / 5), 60.0)
@@ -153,21 +204,24 @@ class LivePlot:
         """Draw everything once more, as a PNG that stays in the saved notebook. A second call changes nothing."""
         if not self._open:
             return
-        self._open, self._ended = False, self._clock()
+        self._open, self._ended = False, time.monotonic()
         forget(self)
-        self._values.settle()
-        if not self._of_a_run and self.data:
-            first = {name: series[min(series)] for name, series in self.data.items()}
-            kept.keep(self.title or ", ".join(first), first, seconds=self._ended - self._begun)
+        for rank, mark in self._marks.items():  # a run shorter than a rate's window still gets its one rate
+            last, at = self._counts[rank] - 1, self._latest[rank]
+            if rank not in self.data.get(RATE, {}) and last > mark[1] and at > mark[0]:
+                self._rate(rank, at, last, mark)
+        if not self._of_a_run:
+            lasts = {name: series[min(series)][1][-1] for name, series in self.data.items()}
+            board.note(self.title or ", ".join(lasts), lasts, seconds=self._ended - self._begun)
         if shell() is not None:
             with contextlib.suppress(Exception):  # a picture never ends a training run, nor hides how it ended
-                self._place.show(*self._picture())
+                self._place.show(*self._picture(self._ended))
 
     def _frame(self, now: float) -> None:
         if self._off or self.frames >= FRAMES or shell() is None:
             self._due = float("inf") if self._off or self.frames >= FRAMES else now + SHORTEST
             return
-        began = self._cpu()
+        began = time.thread_time()
         try:
             self._place.show({"text/html": self._html(now), "text/plain": repr(self)})
         except Exception as error:  # a picture never ends a training run
@@ -176,66 +230,81 @@ class LivePlot:
         self.frames += 1
         self._dirty = False
         # Long runs get rarer frames, so that FRAMES of them last for more than an hour.
-        self._due = now + max(SHORTEST, (self._cpu() - began) / SHARE, (now - self._begun) / 60)
+        self._due = now + max(SHORTEST, (time.thread_time() - began) / SHARE, (now - self._begun) / 60)
 
     def _each(self, iterator: Iterator[T], total: int | None, unit: str) -> Iterator[T]:
-        begun = self._clock()
-        self._loop = loop = Progress(total, unit, begun)
-        self._start(begun)
+        self._begun, self._items = time.monotonic(), (0, total, unit)
+        self._start(self._begun)
         try:
-            for item in iterator:
+            for done, item in enumerate(iterator, 1):
                 yield item
-                loop.done += 1
-                if (now := self._clock()) >= self._due:
+                self._items = done, total, unit
+                if (now := time.monotonic()) >= self._due:
                     self._frame(now)
         finally:  # also reached when the loop is left by break, an error or an interrupt: Python closes this generator
             self.close()
 
-    def _panels(self) -> curves.Panels:
-        return {name: self.data.get(name, {}) for name in (self.names or [n for n in self.data if n != RATE])}
-
-    def _text(self) -> str:
-        parts = []
-        for name, series in self._panels().items():
-            lasts = [ys[-1] for _, ys in series.values() if ys]
-            if lasts:
-                low, high = style.number(min(lasts)), style.number(max(lasts))
-                parts.append(f"{name} {low}" + (f" to {high}" if low != high else ""))
-        return f"{self.title or 'curves'}: {', '.join(parts) or 'no values'}"
-
-    def _progress(self) -> Progress:
-        done = self._values.done()
-        return self._loop or Progress(self.total, "step", self._begun, min(done, self.total or done))
-
-    def _draw(self, panels: curves.Panels, foot: str = "") -> curves.Drawing:
+    def _draw(self, foot: str = "") -> curves.Drawing | None:
+        """The panels; None where there are none yet."""
+        panels = {name: self.data.get(name, {}) for name in (self.names or [n for n in self.data if n != RATE])}
+        if not panels:
+            return None
         return curves.draw(panels, title=self.title, total=self.total, unit=self._unit, foot=foot)
 
-    def _html(self, now: float) -> str:
-        panels = self._panels()
-        drawn = self._draw(panels).svg(self._text()) if panels else ""
-        return drawn + self._progress().html(now, ended=self._ended is not None)
+    def _says(self) -> str:
+        """The metrics with their last values, over all ranks."""
+        parts = []
+        for name in self.names or [name for name in self.data if name != RATE]:
+            lasts = [ys[-1] for _, ys in self.data.get(name, {}).values()]
+            ends = dict.fromkeys(map(style.number, (min(lasts), max(lasts)))) if lasts else {}
+            parts += [f"{name} {' to '.join(ends)}"] * bool(ends)
+        return f"{self.title or 'curves'}: {', '.join(parts) or 'no values'}"
 
-    def _picture(self) -> tuple[dict[str, str], dict]:
-        foot, panels = self._progress().text(self._ended, ended=True), self._panels()
-        if not any(panels.values()):
-            return {"text/html": self._html(self._ended), "text/plain": foot}, {}
-        text = f"{self._text()} ({foot})"
+    def _progress(self, now: float) -> tuple[str, float]:
+        """Items, rate, and the time left, at the end the time it took; and which part is done, from 0 to 1."""
+        if self._elsewhere:  # ranks may be lost: the furthest counts, and the clock of the run
+            steps, now = int(max(self._counts.values(), default=0)), max(self._latest.values(), default=now)
+        else:
+            steps = int(min(self._counts.values(), default=0))  # that every rank has finished
+        done, total, unit = self._items or (min(steps, self.total or steps), self.total, "step")
+        seconds, parts = max(now - self._begun, 1e-9), [f"{unit} {done:,}" + (f" of {total:,}" if total else "")]
+        if done:
+            rate, each = style.number(done / seconds), style.number(seconds / done)
+            parts.append(f"{rate} {unit}s/s" if done >= seconds else f"{each} s/{unit}")
+        if self._ended is not None:
+            parts.append(f"took {style.duration(seconds, 2)}")
+        elif done and total:
+            parts.append(f"{style.duration(max(0, total - done) * seconds / done, 2)} left")
+        return " · ".join(parts), min(1.0, done / total) if total else 0.0
+
+    def _html(self, now: float) -> str:
+        drawing, (line, part) = self._draw(), self._progress(now)
+        bar = (f'<div style="height:3px;margin:5px 0 0 8px;max-width:360px;background:rgba(128,128,128,.3)"><div style='
+               f'"height:3px;width:{100 * part:.1f}%;background:{style.RANK[0]}"></div></div>')
+        return ((drawing.svg(self._says()) if drawing is not None else "") + bar * (part > 0 and self._ended is None)
+                + f'<div style="font:{style.TEXT}px {style.FONT};padding:3px 8px;font-variant-numeric:tabular-nums">'
+                f"{html.escape(line)}</div>")
+
+    def _picture(self, now: float) -> tuple[dict[str, str], dict]:
+        line = self._progress(now)[0]
+        drawing = self._draw(line) if any(self.data.values()) else None
+        if drawing is None:
+            return {"text/html": self._html(now), "text/plain": line}, {}
+        text = f"{self._says()} ({line})"
         try:
-            image = self._draw(panels, foot).png()
+            image = drawing.png()
         except Exception as error:  # no matplotlib, or it failed: the last frame stays
-            return {"text/html": self._html(self._ended), "text/plain": f"{text}; no PNG: {error}"}, {}
+            return {"text/html": self._html(now), "text/plain": f"{text}; no PNG: {error}"}, {}
         look = {"width": png_width(image), "alt": text}
         return {"image/png": base64.b64encode(image).decode(), "text/plain": text}, {"image/png": look}
 
 
-def live(iterable: Iterable[T], plot: LivePlot | None = None, *, total: int | None = None,
-         unit: str = "step") -> Iterator[T]:
+def live(iterable: Iterable[T], plot: LivePlot | None = None, *, unit: str = "step") -> Iterator[T]:
     """Loop with a progress line, and close the plot when the loop ends, by an error or an interrupt, too.
 
     Args:
         iterable: what to loop over: batches, epochs, a range.
         plot: the curves to show above the line; give it values in the loop with `plot.update(loss=loss)`.
-        total: the number of items, where `iterable` has no length.
         unit: what an item is called: "step", "epoch".
     """
     if plot is not None and not isinstance(plot, LivePlot):
@@ -245,7 +314,7 @@ def live(iterable: Iterable[T], plot: LivePlot | None = None, *, total: int | No
     except TypeError:
         text = f"live({iterable!r:.60}) has nothing to loop over: give it a DataLoader, a list or a range."
         raise CourseError(text) from None
-    if total is None:
-        with contextlib.suppress(TypeError):
-            total = len(iterable)
+    total = None
+    with contextlib.suppress(TypeError):
+        total = len(iterable)
     return (plot or LivePlot())._each(iterator, total, unit)

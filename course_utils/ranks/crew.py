@@ -20,13 +20,13 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 from ..errors import CourseError, RankError, in_words
+from ..pictures import board
 from ..pictures.live import LivePlot
 from ..timeline import Span, Timeline
 from . import failures
 from . import rank as inside
 from .failures import Failure, Stacks
 from .hang import HangLine
-from .noted import note
 from .output import Output
 from .report import Task
 from .run import Run
@@ -96,9 +96,17 @@ class Crew:
                 self.end()
             _running.discard(self)
             self._finish(time.perf_counter() - task.began)
-        with contextlib.suppress(Exception):  # a note never spoils a run
-            note(self.run, self.live)
+        self._note()
         return self.run
+
+    def _note(self) -> None:
+        """What the first rank that reported measured, for the reader's board."""
+        run, title = self.run, getattr(self.live, "title", "")  # a plot may be anyone's that can open, add, tick, close
+        mine = [record for record in run.metrics if record["rank"] == run.metrics[0]["rank"]]
+        lasts = {name: value for record in mine for name, value in record.items()}
+        lasts = {name: value for name, value in lasts.items() if name not in ("rank", "time", "step")}
+        on = f"{run.ranks} {run.unit}{'s' * (run.ranks != 1)}, {run.device}"
+        board.note(run.name, lasts, title=title, on=on, seconds=run.seconds)
 
     def _start(self, task: Task) -> None:
         warm_up()

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ..errors import CourseError
-from ..pictures.values import number
+from ..pictures.live import as_float
 
 SEND_EVERY = 0.1  # seconds; metrics travel in batches, so that a report costs a step microseconds
 
@@ -90,10 +90,10 @@ def report(step: int | None = None, **values: float) -> None:
         TypeError, ValueError, RuntimeError: a value is not one number, in the words of Python or torch.
         CourseError: the name `rank` or `time`, which are filled in.
     """
-    record: dict[str, float] = {name: number(value) for name, value in values.items()}
+    record: dict[str, float] = {name: as_float(value) for name, value in values.items()}
     if taken := {"rank", "time"} & values.keys():
         raise CourseError(f"report({sorted(taken)[0]}=…): that name is filled in by itself; choose another one")
-    step = None if step is None else int(number(step))
+    step = None if step is None else int(as_float(step))
     if (session := current()) is None:
         return
     head = {

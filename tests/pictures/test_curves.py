@@ -84,7 +84,8 @@ def test_odd_series_still_draw(series, log):
     svg = draw({"m <&>": series}, log_x=log, log_y=log).svg('say "x"')
     assert ET.fromstring(svg).get("aria-label") == 'say "x"'
     assert not re.search(r'="[^"]*\b(nan|inf)\b', svg)
-    assert pictures.curves_png({"m": series}, alt="x", log_x=log, log_y=log).png.startswith(b"\x89PNG")
+    png = pictures.curves_png({"m": series}, alt="x", title="costs $\\bad", log_x=log, log_y=log, foot="$x_$").png
+    assert png.startswith(b"\x89PNG"), "a dollar begins no formula"
 
 
 def test_last_values_stand_at_the_ends_of_lines_and_not_on_each_other():
