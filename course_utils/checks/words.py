@@ -17,11 +17,11 @@ def in_words(error: RankError) -> str:
         text = text.replace("a collective needs every rank.", "a message needs both its sender and its receiver.")
     if SIGABRT in text:
         said = [line for output in error.run.output for line in output.splitlines() if line.strip()]
-        words = next((line.rpartition("] ")[2] for line in said if "Check failed" in line), said[-1] if said else "")
-        text = text.replace(SIGABRT, f". Its last words: {words[:200]}" if words else "")
-        text += "\nA frequent cause: the ranks gave tensors of different sizes to one collective."
-    if "gloo" in text:
-        text = re.sub(r"\[enforce fail [^\n]*", "gloo has no such message. Is it from a rank to itself?", text)
+        last = said[-1] if said else ""
+        words = next((line for line in said if "Check failed" in line or "enforce fail" in line), last)
+        text = text.replace(SIGABRT, f". Its last words: {words.rpartition('] ')[2][:200]}" if words else "")
+        if "op.preamble.length" in words:  # gloo's: a rank was sent more than it expects
+            text += "\nA frequent cause: the ranks gave tensors of different sizes to one collective."
     if error.run.ranks == 1:
         text = text.replace("rank 0 of 1 ", "It ").replace("rank 0 is here:", "It is here:")
     return text

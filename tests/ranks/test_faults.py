@@ -422,3 +422,36 @@ def test_a_cuda_free_run_sees_no_cuda_and_a_rank_knows_its_place(kernel):
         print(launch(where, ranks=2, device="cpu").results)
     """))
     assert answer.text.strip() == "[('0', '2', 'cpu', True), ('1', '2', 'cpu', True)]", answer.traceback
+
+
+HANG = """
+hang = sys.modules["course_utils.ranks.hang"]
+hang.SILENCE, hang.LATER = 1.0, 1.0
+def train(work):
+    if dist.get_rank() == 2: work()
+    dist.all_reduce(torch.ones(1))
+def nap(): time.sleep(6)
+def alone():
+    end = time.time() + 5
+    while time.time() < end: sum(range(1000))
+"""
+
+
+def test_a_launch_that_hangs_says_where_each_rank_waits_until_it_goes_on(kernel):
+    kernel.run(HANG)
+    answer = kernel.run("launch(train, nap, ranks=3, time_limit=60).results")
+    lines = [data["text/plain"] for data in answer.displays if "Nothing heard" in data.get("text/plain", "")]
+    assert lines, answer.displays
+    assert re.search(r"ranks 0, 1 wait in all_reduce \(Cell In\[\d+\], line 5\)", lines[0]), lines[0]
+    assert re.search(r"rank 2 is at Cell In\[\d+\], line 6: .*time.sleep\(6\)", lines[0]), lines[0]
+    assert re.search(r"The time limit ends this in \d+ s\.", lines[0])
+    shown = [data["text/plain"] for data in answer.displays]
+    assert shown[shown.index(lines[-1]) + 1] == "", "it stays when the ranks go on"
+    assert answer.error is None, answer.traceback
+
+
+def test_ranks_that_compute_are_not_said_to_hang(kernel):
+    kernel.run(HANG)
+    answer = kernel.run("run = launch(alone, ranks=2, time_limit=60)")
+    assert answer.error is None, answer.traceback
+    assert not answer.displays
