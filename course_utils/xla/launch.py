@@ -25,7 +25,8 @@ from ..ranks.run import Run
 from . import core
 
 VIRTUAL_CORES, MOST_CORES = 8, 64  # eight: as many as a v5e-8, v6e-8 or v3-8 has
-PIP = "%pip install torch==2.9.0 'torch_xla[tpu]==2.9.0', then restart the kernel."
+TRIED = "2.9"  # the torch_xla that the course was run with
+PIP = f"%pip install torch=={TRIED}.0 'torch_xla[tpu]=={TRIED}.0', then restart the kernel."
 # Kaggle's images set them for one process, and torch_xla keeps what is set: with a process a chip, the TPU then
 # refuses to start ("Expected 4 worker addresses, got 1": Lightning-AI/pytorch-lightning#20244).
 PRESET = ("TPU_PROCESS_ADDRESSES", "CLOUD_TPU_TASK_ID")
