@@ -18,10 +18,15 @@ class Output:
         self.unit, self.show = unit, show
         self.printed: defaultdict[int | None, bytearray] = defaultdict(bytearray)
         self.rest: defaultdict[int | None, bytes] = defaultdict(bytes)  # of a line that has not ended
+        self.half: dict[int | None, bytes] = {}  # of gloo's line
         self.lines = 0  # shown
 
     def add(self, rank: int | None, data: bytes) -> None:
         """Take what a rank printed; None: no one of several cores in a process."""
+        data = self.half.pop(rank, b"") + data
+        start = data.rfind(b"\n") + 1
+        if data[start:].startswith(b"[Gloo]"):  # the line comes in pieces
+            self.half[rank], data = data[start:], data[:start]
         data = GLOO.sub(b"", data)
         self.printed[rank] += data[: max(0, MOST_OUTPUT - len(self.printed[rank]))]
         self._show(rank, data)
