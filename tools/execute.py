@@ -19,8 +19,8 @@ CONTROLS = "application/vnd.jupyter.widget-view+json"  # dead without their kern
 def checked(page: nbformat.NotebookNode) -> list[str]:
     """The lines of the outputs that are the same on every machine."""
     cells = [cell for cell in page.cells if "nbval-check-output" in cell.metadata.get("tags", [])]
-    texts = [out.get("text") or out.get("data", {}).get("text/plain", "") for cell in cells for out in cell.outputs]
-    return "\n".join(texts).splitlines()
+    outs = [out for cell in cells for out in cell.outputs]  # what is printed comes in pieces, as it happens
+    return "".join(out.get("text") or out.get("data", {}).get("text/plain", "") + "\n" for out in outs).splitlines()
 
 
 def execute(path: Path, accept: bool = False) -> str:
