@@ -5,6 +5,7 @@ Start with `exercise.py`, which says how to add one. A file a notebook, named af
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 from typing import TYPE_CHECKING
@@ -29,7 +30,8 @@ def __getattr__(name: str) -> Exercise:
         raise AttributeError(name)
     known = all_exercises()
     if name not in known:
-        raise UnknownExercise(f"There is no exercise check.{name}. The course has {', '.join(sorted(known))}.")
+        near = difflib.get_close_matches(name, known, cutoff=0.0)
+        raise UnknownExercise(f"There is no exercise check.{name}. Did you mean check.{' or check.'.join(near)}?")
     return known[name]
 
 

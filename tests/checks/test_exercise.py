@@ -223,7 +223,7 @@ def test_hint_and_solution(shares, capsys):
 
 
 def test_an_unknown_name_lists_near_ones(shares):
-    with pytest.raises(CourseError, match=r"no exercise check\.shares\. The course has"):
+    with pytest.raises(CourseError, match=r"no exercise check\.shares\. Did you mean check.share"):
         check.shares  # noqa: B018
     assert not hasattr(check, "_repr_html_")
     assert "share" in dir(check)
