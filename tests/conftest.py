@@ -1,9 +1,14 @@
-"""For all tests: no board is written to, and where torch_xla is, it is set up first, as in the TPU notebooks."""
+"""For all tests: no board is written to, torch_xla is set up first, one kernel serves all tests that only use it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
+
+import pytest
+
+from .kernel import SETUP, Kernel
 
 os.environ["COURSE_BOARD"] = "0"  # kernels that tests start leave the board of whoever runs them alone
 
@@ -13,3 +18,27 @@ def pytest_sessionstart() -> None:
         from course_utils import xla
 
         xla.setup()
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share the kernel run in one worker (`--dist loadgroup`)."""
+    for item in items:
+        if "kernel" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("kernel"))
+
+
+@pytest.fixture(scope="session")
+def the_kernel() -> Iterator[Kernel]:
+    kernel = Kernel()
+    yield kernel
+    kernel.close()
+
+
+@pytest.fixture
+def kernel(the_kernel: Kernel) -> Iterator[Kernel]:
+    """The session's kernel, without other tests' names; whatever a test did, nothing is left and a launch works."""
+    the_kernel.run("%reset -f")
+    the_kernel.run(SETUP)
+    yield the_kernel
+    the_kernel.assert_usable("launch(rank_of, ranks=3, device='cpu').results == [0, 1, 2] or 1/0")

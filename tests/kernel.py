@@ -45,7 +45,7 @@ class Kernel:
     def _connect(self) -> None:
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=600)
         self.run(SETUP)
 
     def restart(self) -> None:
@@ -60,10 +60,10 @@ class Kernel:
     def send(self, code: str) -> str:
         return self.client.execute(code, store_history=self.history)
 
-    def run(self, code: str, *, timeout: float = 60) -> Answer:
+    def run(self, code: str, *, timeout: float = 600) -> Answer:
         return self.answer(self.send(code), timeout=timeout)
 
-    def answer(self, request: str, *, timeout: float = 60) -> Answer:
+    def answer(self, request: str, *, timeout: float = 600) -> Answer:
         answer, began = Answer(), time.monotonic()
         while True:
             left = began + timeout - time.monotonic()
@@ -125,7 +125,7 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def eventually(condition, *, within: float = 60.0):
+def eventually(condition, *, within: float = 600.0):
     """The first true value of `condition()`; its last value if none comes `within` seconds."""
     end = time.monotonic() + within
     while not (value := condition()) and time.monotonic() < end:

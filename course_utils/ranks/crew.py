@@ -137,7 +137,7 @@ class Crew:
                     self.sources[process.sentinel] = self._died, member
                     self.sources[messages] = self._receive, member
                     self.sources[output] = self._read, member
-        except (EOFError, OSError) as error:
+        except Exception as error:  # whatever it is, the launch waits for no rank that did not start
             self.unstarted = error
 
     def _listen(self, time_limit: float | None) -> None:

@@ -82,7 +82,7 @@ def fork(target: Any, *args: Any) -> BaseProcess:
 def _no_main_module() -> Iterator[None]:
     """The function travels by value: a rank must not run a script again to find it. In a notebook nothing is needed."""
     main = sys.modules["__main__"]
-    if getattr(main, "__file__", None) is None and getattr(main, "__spec__", None) is None:
+    if getattr(main, "__file__", None) is None and getattr(main, "__spec__", main) is None:  # %reset deletes it
         yield
         return
     sys.modules["__main__"] = types.ModuleType("__main__")

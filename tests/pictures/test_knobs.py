@@ -27,13 +27,6 @@ knobs(wait_for_ever, loop=["none", "launch", "python", "launches"])
 """
 
 
-@pytest.fixture(scope="module")
-def kernel():
-    kernel = Kernel()
-    yield kernel
-    kernel.close()
-
-
 class Cell:
     """A cell that ends in `knobs`: what its outputs are now, and its controls."""
 

@@ -20,20 +20,6 @@ from tests.kernel import Kernel, eventually, gone
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
 
 
-@pytest.fixture(scope="module")
-def shared_kernel():
-    kernel = Kernel()
-    yield kernel
-    kernel.close()
-
-
-@pytest.fixture
-def kernel(shared_kernel):
-    """A kernel whose next launch must work after whatever the test did to it."""
-    yield shared_kernel
-    shared_kernel.assert_usable("launch(rank_of, ranks=3).results == [0, 1, 2] or 1/0")
-
-
 def alive(pids: list[int]) -> list[psutil.Process]:
     return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
 
