@@ -32,7 +32,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
     "LivePlot(3)": (lambda: LivePlot(3), "3", "LivePlot("),
     "live(3)": (lambda: list(live(3)), "3", "range"),
     "pictures.collective('all_gather')": (lambda: pictures.collective("all_gather"), "'all_gather'", "all-gather"),
-    "check.pick_divice": (lambda: check.pick_divice, "pick_divice", "pick_device"),
+    "check.rank_devise": (lambda: check.rank_devise, "rank_devise", "rank_device"),
 }
 
 

@@ -59,6 +59,8 @@ def difference(expected: Any, got: Any, tol: float) -> Difference | None:
         return Difference(f"off by {abs(expected - got):.3g}", *_apart(expected, got))
     if type(expected) is type(got) and expected == got:
         return None
+    if kind(expected) != kind(given):
+        return Difference(f"{kind(expected)} was expected, this is {kind(given)}", show(expected), show(given))
     return Difference("not what was expected", show(expected), show(given))
 
 
@@ -91,7 +93,8 @@ def _first(pairs: Any, tol: float) -> Difference | None:
 
 def _apart(expected: float, got: float) -> tuple[str, str]:
     """Two numbers with as many digits as show that they differ."""
-    pairs = ((f"{expected:.{digits}g}", f"{got:.{digits}g}") for digits in (6, 9, 17))
+    formats = (",.0f" if abs(expected) >= 1e6 else ".6g", ".9g", ".17g")
+    pairs = ((format(expected, one), format(got, one)) for one in formats)
     return next((pair for pair in pairs if pair[0] != pair[1]), (repr(expected), repr(got)))
 
 

@@ -49,7 +49,7 @@ class Seen(NamedTuple):
     same: int  # values before the first that differs
     words: str = ""  # of the one that differs; or what is said when none does
     different: Difference | None = None
-    nothing: bool = False  # the answer gave None where there was something to give
+    nothing: bool = False  # the answer's first value is None where there was something to give
 
 
 def exercise(solution: Callable, *, ranks: tuple[int, ...] = (), seconds: float = 20.0, tol: float = 1e-5,
@@ -104,7 +104,7 @@ class Exercise:
             return self._wrong(answer, _in_words(error, self._ranks))
         if all(one.nothing for one in by_rank):
             return Verdict(name, "not yet", "It still returns nothing. Fill it in, then run this cell again.")
-        where = f"{ranks} ranks, rank {rank}: {seen.words}" if self._ranks else seen.words
+        where = f"{ranks} rank{'s' * (ranks > 1)}, rank {rank}: {seen.words}" if self._ranks else seen.words
         because = next(self._because(answer, ranks, seen.same), seen.different.words)
         return self._wrong(answer, f"{where}: {because}", seen.different.expected, seen.different.got)
 
@@ -137,7 +137,7 @@ def _look_at(look: Look, reference: Callable, answer: Callable, tol: float) -> S
         _, got, *_ = next(values)
         different = difference(expected, got, *(own or [tol])) if words else None
         if _anywhere(different):
-            return Seen(same, words, different, nothing=got is None and expected is not None)
+            return Seen(same, words, different, nothing=same == 0 and got is None and expected is not None)
         same += 1
     return Seen(same, words="" if words else got)
 

@@ -1,0 +1,91 @@
+"""Exercises of notebook 00: which device a rank gets, and ranks that share work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from ..machine import pick
+from ..ranks.traffic import Traffic
+from .exercise import exercise
+
+
+def rank_device(local_rank, ranks_here, gpus):
+    """The name of a rank's device: a GPU each where there are enough on its machine, else the CPU for all of them."""
+    return f"cuda:{local_rank}" if ranks_here <= gpus else "cpu"
+
+
+def some_on_the_cpu(local_rank, ranks_here, gpus):
+    return f"cuda:{local_rank}" if local_rank < gpus else "cpu"
+
+
+def several_on_a_gpu(local_rank, ranks_here, gpus):
+    return f"cuda:{local_rank % gpus}" if gpus else "cpu"
+
+
+@exercise(rank_device, mistakes={
+    "the ranks with a GPU would wait for those without in every step; here all compute on the CPU": some_on_the_cpu,
+    "here several ranks share a GPU; where there is none for each, all compute on the CPU": several_on_a_gpu,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    for gpus in (1, 0, 8):
+        yield f"rank_device(0, ranks_here=1, gpus={gpus})", answer(0, 1, gpus)
+    for ranks, gpus in ((4, 8), (4, 4), (4, 2), (4, 0), (2, 1), (12, 16), (9, 8)):
+        names = [answer(rank, ranks, gpus) for rank in range(ranks)]
+        yield f"rank_device(…, ranks_here={ranks}, gpus={gpus}), rank by rank", names
+    yield "", "A GPU each, or the CPU for all: the rule of `launch` and of `pick()`."
+
+
+def shared_sum(n):
+    """The sum of the whole numbers below n, on every rank; every rank adds up each world-size-th of them."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    total = torch.tensor(sum(range(rank, n, ranks)), device=pick())
+    dist.all_reduce(total)
+    return total.item()
+
+
+def own_share(n):
+    return sum(range(dist.get_rank(), n, dist.get_world_size()))
+
+
+def everything_on_every_rank(n):
+    total = torch.tensor(sum(range(n)), device=pick())
+    dist.all_reduce(total)
+    return total.item()
+
+
+def added_before(call: Callable[[], object], n: int) -> int:
+    """What all ranks together have added up before the one all-reduce of `call`; n(n - 1)/2 if it has no such one."""
+    given, all_reduce = [], dist.all_reduce
+
+    def watched(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
+        given.append(tensor.clone())
+        return all_reduce(tensor, *args, **kwargs)
+
+    with mock.patch.object(dist, "all_reduce", watched):
+        call()
+    if len(given) != 1 or given[0].numel() != 1:
+        return n * (n - 1) // 2
+    all_reduce(given[0])
+    return given[0].item()
+
+
+@exercise(shared_sum, ranks=(1, 2, 4), tol=0, mistakes={
+    "this is the share of one rank; the shares of all have to be added up": own_share,
+    "every rank adds all the numbers, and then the sum over the ranks counts each number once a rank":
+        everything_on_every_rank,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    for n in (10, 5, 4, 2, 1, 0, 100_003):
+        with Traffic() as traffic:
+            total = answer(n)
+        yield f"shared_sum({n})", total
+        yield f"shared_sum({n}) as it is printed, a whole number", f"{total}"
+        alone = dist.get_world_size() > 1 and not traffic.order
+        yield f"shared_sum({n}): what the ranks exchange", "nothing" if alone else "something"
+    yield "what all ranks bring to all_reduce for n = 10, each number added by one of them", added_before(
+        lambda: answer(10), 10)
+    yield "", "The same total on every rank: on 1, 2 and 4 of them."
