@@ -16,8 +16,11 @@ from torch.nn.functional import linear
 
 from ..errors import CourseError
 from ..ranks.spans import span
-from . import fsdp
-from .models import GPT, Attention
+from .models import GPT
+
+# The collectives that take one tensor, and no list of them: torch 2.13 named both anew.
+_gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter_from = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def mine(tensor: Tensor, dim: int = 0) -> Tensor:
@@ -27,15 +30,6 @@ def mine(tensor: Tensor, dim: int = 0) -> Tensor:
         raise CourseError(f"{tensor.shape[dim]} of shape {tuple(tensor.shape)} cannot be cut into {ranks} equal parts: "
                           "take a number of ranks that divides it.")
     return tensor.chunk(ranks, dim)[dist.get_rank()]
-
-
-def heads_each(attention: Attention) -> int:
-    """How many heads a rank gets; they are dealt whole."""
-    heads, ranks = attention.q.weight.shape[0] // attention.head, dist.get_world_size()
-    if heads % ranks:
-        raise CourseError(f"{heads} heads cannot be dealt to {ranks} ranks: each takes whole heads, so the number of "
-                          "ranks must divide the number of heads.")
-    return heads // ranks
 
 
 def all_reduced(x: Tensor) -> Tensor:
@@ -103,7 +97,6 @@ def by_hand(model: GPT, enter: Callable[[Tensor], Tensor] = fan_out, leave: Call
     """Split attention and MLP of each block, in place."""
     for block in model.blocks:
         attention, mlp = block.attention, block.mlp
-        heads_each(attention)
         attention.q, attention.k, attention.v, mlp.up = (
             Columns(layer, enter) for layer in (attention.q, attention.k, attention.v, mlp.up))
         attention.out, mlp.down = Rows(attention.out, leave), Rows(mlp.down, leave)
@@ -115,7 +108,7 @@ def _all_gather(x: Tensor) -> Tensor:
     with span("all-gather"):
         part = x.transpose(0, 1).contiguous()  # collectives put parts together along dim 0
         whole = part.new_empty(len(part) * dist.get_world_size(), *part.shape[1:])
-        fsdp.all_gather(whole, part)
+        _gather_into(whole, part)
     return whole.transpose(0, 1).contiguous()
 
 
@@ -124,7 +117,7 @@ def _reduce_scatter(x: Tensor) -> Tensor:
     with span("reduce-scatter"):
         whole = x.transpose(0, 1).contiguous()
         part = torch.empty_like(mine(whole))
-        fsdp.reduce_scatter(part, whole)
+        _reduce_scatter_from(part, whole)
     return part.transpose(0, 1).contiguous()
 
 

@@ -6,18 +6,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from course_utils import RankError, Traffic, launch
+from course_utils import Traffic, launch
 from course_utils.lessons import shards
-from course_utils.lessons.models import GPT, Attention, Block
-from course_utils.lessons.tensor_parallel import (
-    add_up,
-    by_hand,
-    fan_out,
-    gather,
-    heads_each,
-    mine,
-    reduce_scatter,
-)
+from course_utils.lessons.models import GPT, Block
+from course_utils.lessons.tensor_parallel import add_up, by_hand, fan_out, gather, mine, reduce_scatter
 
 
 def held_of_a_block():
@@ -82,9 +74,3 @@ def test_a_model_split_by_hand_equals_the_whole(ranks):
     for difference, columns in launch(outputs, ranks=ranks, device="cpu", time_limit=30).results:
         assert difference <= 1e-5
         assert columns == 128 // ranks
-
-
-def test_heads_are_dealt_whole():
-    assert launch(lambda: heads_each(Attention(24, 4)), ranks=2, device="cpu", time_limit=30).results == [2, 2]
-    with pytest.raises(RankError, match=r"4 heads cannot be dealt to 3 ranks: .* must divide the number of heads"):
-        launch(lambda: heads_each(Attention(24, 4)), ranks=3, device="cpu", time_limit=30)
