@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -11,16 +11,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ..machine import pick
-from ..ranks.launch import launch
-from ..ranks.spans import span
 from ..ranks.traffic import Traffic
-from ..timeline import Timeline
 from .memory import SavedTensors
 
 HEADS, HEAD = 24, 8  # how many, and the width of one; 2, 3, 4, 6, 8 and 12 ranks divide 24
-
-Layout = Callable[[int, int], list[Tensor]]
-"""(tokens, ranks) -> the positions of every rank's tokens."""
 
 
 class Found(NamedTuple):
@@ -43,16 +37,14 @@ def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def part_of(tensors: list[Tensor], at: Tensor) -> list[Tensor]:
-    """The tokens at these positions, as new leaves for autograd."""
-    return [t.detach()[:, :, at.to(t.device)].contiguous().requires_grad_() for t in tensors]
+def against_whole(attention: Callable[..., Tensor], layout: Callable[[int, int], list[Tensor]], n: int) -> Found:
+    """On a rank: `attention(q, k, v, places)` of its tokens beside `fused` of the whole sequence, both ways.
 
-
-def against_whole(attention: Callable[..., Tensor], layout: Layout, n: int) -> Found:
-    """On a rank: `attention(q, k, v, places)` of its tokens beside `fused` of the whole sequence, both ways."""
+    `layout(n, ranks)` gives `places`, the positions of every rank's tokens.
+    """
     places = layout(n, dist.get_world_size())
     at, whole = places[dist.get_rank()].to(pick()), sequence(n, pick())
-    mine = part_of(whole, at)
+    mine = [t.detach()[:, :, at].contiguous().requires_grad_() for t in whole]
     with SavedTensors() as saved, Traffic() as forward:
         y = attention(*mine, places)
     right, direction = fused(*whole), whole[0].detach()
@@ -62,31 +54,6 @@ def against_whole(attention: Callable[..., Tensor], layout: Layout, n: int) -> F
     pairs = [(y, right), *((a.grad, b.grad) for a, b in zip(mine, whole, strict=True))]
     worst = max(apart(a, b[:, :, at]) for a, b in pairs)
     return Found(worst, forward.bytes_sent, backward.bytes_sent, saved.peak)
-
-
-def saved_mb(attention: Callable[..., Tensor], n: int, device: torch.device) -> float:
-    """MB that autograd saves for the backward of `attention(q, k, v)` of n tokens on one device."""
-    with SavedTensors() as saved:
-        attention(*sequence(n, device))
-    return saved.peak / 1e6
-
-
-def forward_timeline(forward: Callable[..., Any], layout: Layout, *, ranks: int) -> Timeline:
-    """Who does what in one `forward(q, k, v, places)`, after one that warms up."""
-    n = 1920 if pick(ranks=ranks).type == "cpu" else 4800  # a GPU needs more to be busy
-    timeline = launch(_twice, forward, layout, n, ranks=ranks).timeline
-    spans = (s for s in timeline.last("turn").spans if s.name != "turn")
-    return Timeline(spans, title=f"{n} tokens, {layout.__name__.replace('_', ' ')}")
-
-
-@torch.no_grad()
-def _twice(forward: Callable[..., Any], layout: Layout, n: int) -> None:
-    places = layout(n, dist.get_world_size())
-    mine = part_of(sequence(n, pick()), places[dist.get_rank()])
-    for _ in range(2):
-        dist.barrier()
-        with span("turn"):
-            forward(*mine, places)
 
 
 def apart(a: Tensor, b: Tensor) -> float:

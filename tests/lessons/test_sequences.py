@@ -6,7 +6,6 @@ from torch.distributed._functional_collectives import all_gather_tensor_autograd
 
 from course_utils import launch
 from course_utils.lessons import experts, sequences
-from course_utils.ranks.spans import span
 
 
 def in_order(n, ranks):
@@ -32,26 +31,6 @@ def test_right_and_wrong_attention():
     first, *others = launch(sequences.against_whole, alone, in_order, 24, ranks=4, device="cpu").results
     assert first.worst > 0.01, "its keys miss gradients of the others' queries"
     assert all(rank.worst > 0.01 for rank in others)
-
-
-def test_plain_attention_saves_the_square():
-    def plain(q, k, v):
-        return (q @ k.mT).softmax(-1) @ v
-
-    cpu = torch.device("cpu")
-    small, large = (sequences.saved_mb(plain, n, cpu) for n in (240, 480))
-    assert 3.8 < large / small < 4
-    assert sequences.saved_mb(sequences.fused, 480, cpu) < large / 10
-
-
-def test_the_timeline_is_of_the_second_turn():
-    def forward(q, k, v, places):
-        with span("forward"):
-            return q @ k.mT
-
-    timeline = sequences.forward_timeline(forward, in_order, ranks=2)
-    assert [s.name for s in timeline.spans] == ["forward", "forward"]
-    assert timeline.title.endswith("tokens, in order")
 
 
 def test_the_whole_mixture_of_experts():
