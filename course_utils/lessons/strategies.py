@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.optim import Adam, Optimizer
 
@@ -60,17 +59,6 @@ def measure(
                for name, p in whole.named_parameters() if p in mine}
     return {"losses": losses, "seconds": seconds, "traffic": traffic, "memory": held | {"activations": saved.peak},
             "weights": weights} | dict(*notes)
-
-
-def all_reduce_seconds(count: int) -> float:
-    """The median time of 25 all-reduces of `count` bytes."""
-    tensor, times = torch.zeros(count // 4, device=pick()), []
-    for _ in range(25):
-        dist.barrier()
-        began = _now()
-        dist.all_reduce(tensor)
-        times.append(_now() - began)
-    return sorted(times)[len(times) // 2]
 
 
 def _now() -> float:
