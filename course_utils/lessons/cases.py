@@ -25,11 +25,11 @@ from .models import mlp
 FORWARD, BACKWARD = 0.02, 0.04  # seconds of sleep in a step
 
 
-def replica(lr: float = 0.1) -> tuple[DDP, Optimizer]:
+def replica() -> tuple[DDP, Optimizer]:
     """This rank's replica and its optimizer, after one step that no picture shows: whatever starts late has started."""
     model = DDP(mlp().to(pick()))
     model.register_comm_hook(shown := [], _in_a_span)
-    optimizer = SGD(model.parameters(), lr=lr)
+    optimizer = SGD(model.parameters(), lr=0.1)
     labels = torch.zeros(16, dtype=torch.int64, device=pick())
     (cross_entropy(model(torch.zeros(16, 64, device=pick())), labels) * 0).backward()
     optimizer.step()

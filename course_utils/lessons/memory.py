@@ -17,8 +17,6 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..errors import CourseError
-
 
 def storage(tensor: Tensor) -> UntypedStorage:
     """The memory behind a tensor, on this rank."""
@@ -88,10 +86,6 @@ class Alive(TorchDispatchMode):
         return max((memory.nbytes() for memory in found), default=0)
 
 
-class BudgetExceeded(CourseError):
-    """A step held more bytes at once than its budget allows."""
-
-
 class Meter(Alive):
     """`with Meter(model, optimizer) as meter: …` counts the bytes of a training step by kind.
 
@@ -100,8 +94,7 @@ class Meter(Alive):
     operation returns a view of it.
 
     Args:
-        budget: bytes; an operation after which more are there raises `BudgetExceeded`, as a device would that has
-            no more.
+        budget: bytes; an operation after which more are there raises `MemoryError`, as a device would that has no more.
 
     Attributes:
         phase: a name that you set, for example "forward"; each operation remembers it.
@@ -119,14 +112,12 @@ class Meter(Alive):
 
     def _sample(self, operation: Any) -> None:
         super()._sample(operation)
-        now = self.samples[-1]
         fixed = {kind: held(group) for kind, group in tensors(self.model, self.optimizer).items()}
-        self.by_kind.append((self.phase, fixed | {"activations": now - sum(fixed.values())}))
-        if now > self.budget:
-            raise BudgetExceeded(
-                f"{self.phase or 'this step'} needs {now / 1e6:.1f} MB at {operation.__name__.split('.')[0]}, "
-                f"and the budget is {self.budget / 1e6:.1f} MB: smaller pieces of the batch, or fewer activations kept"
-            )
+        self.by_kind.append((self.phase, fixed | {"activations": self.samples[-1] - sum(fixed.values())}))
+        if self.samples[-1] > self.budget:
+            name = operation.__name__.split(".")[0]
+            raise MemoryError(f"{self.phase or 'the step'} needs {self.samples[-1] / 1e6:.1f} MB at {name}, and the "
+                              f"budget is {self.budget / 1e6:.1f} MB: smaller pieces, or fewer activations kept")
 
     def peaks(self) -> dict[str, dict[str, int]]:
         """{phase: {kind: bytes}} at the operation of each phase after which most is there."""
@@ -138,7 +129,7 @@ class Meter(Alive):
 
     def curves(self) -> dict[str, tuple[list[int], list[float]]]:
         """{kind: (number of the operation, MB)}, for a picture of the step."""
-        numbers = list(range(len(self.by_kind)))
+        numbers = [*range(len(self.by_kind))]
         return {kind: (numbers, [kinds[kind] / 1e6 for _, kinds in self.by_kind]) for kind in self.by_kind[0][1]}
 
 
@@ -149,7 +140,7 @@ class SavedTensors(saved_tensors_hooks):
     """
 
     def __init__(self) -> None:
-        super().__init__(lambda tensor: _Saved(self, tensor), lambda saved: saved.tensor)
+        super().__init__(self._save, lambda saved: saved.tensor)
         self.now = self.peak = 0
         self._users: Counter[int] = Counter()  # address of the memory -> operations that save it
 
@@ -157,7 +148,14 @@ class SavedTensors(saved_tensors_hooks):
         super().__enter__()
         return self
 
-    def count(self, memory: UntypedStorage, users: int) -> None:
+    def _save(self, tensor: Tensor) -> _Saved:
+        saved = _Saved(tensor.detach())
+        if not isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter):
+            self._count(storage(tensor), 1)
+            weakref.finalize(saved, self._count, storage(tensor), -1)
+        return saved
+
+    def _count(self, memory: UntypedStorage, users: int) -> None:
         """So many operations more, or fewer, save this memory."""
         before = self._users[memory.data_ptr()]
         self._users[memory.data_ptr()] += users
@@ -167,14 +165,5 @@ class SavedTensors(saved_tensors_hooks):
 
 
 class _Saved:
-    """A tensor that the graph holds; uncounted when the graph lets it go."""
-
-    def __init__(self, counter: SavedTensors, tensor: Tensor) -> None:
-        self.counter, self.tensor, self.memory = counter, tensor.detach(), None
-        if not isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter):
-            self.memory = storage(tensor)
-            counter.count(self.memory, 1)
-
-    def __del__(self) -> None:
-        if self.memory is not None:
-            self.counter.count(self.memory, -1)
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor

@@ -82,8 +82,6 @@ class GPT(nn.Module):
 
     def __init__(self, vocabulary: int, *, layers: int = 4, width: int = 64, heads: int = 4, context: int = 64) -> None:
         super().__init__()
-        if width % heads:
-            raise ValueError(f"GPT(width={width}, heads={heads}): each head gets an equal share of the width.")
         self.embed = Embed(vocabulary, context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), _empty(nn.Linear, width, vocabulary)

@@ -61,11 +61,9 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str = "", unit: str = "
         by_rank: the results of `parts` by rank: `launch(…).results`.
         unit: what holds the parts, in words: "rank", "device".
     """
-    names = {part.name: part.whole for held in by_rank for part in held}
-    ranks = {name: [(rank, part) for rank, held in enumerate(by_rank) for part in held if part.name == name]
-             for name in names}
-    columns = min(len(names), (style.WIDTH - GAP) // (SIDE + GAP))
-    height = 34 + math.ceil(len(names) / columns) * LINE
+    tensors = [*zip(*by_rank, strict=True)]  # the parts of each, by rank
+    columns = min(len(tensors), (style.WIDTH - GAP) // (SIDE + GAP))
+    height = 34 + math.ceil(len(tensors) / columns) * LINE
     figure = blank(style.WIDTH, height)
     ax = figure.add_axes((0, 0, 1, 1), xlim=(0, style.WIDTH), ylim=(height, 0))  # in px
     ax.set_axis_off()
@@ -75,34 +73,37 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str = "", unit: str = "
         for rank in range(shown := min(len(by_rank), len(style.RANK))):
             ax.text(style.WIDTH - 20 * (shown - rank), 14, rank, va="center_baseline", color="white", fontsize=SMALL,
                     bbox={"facecolor": style.color(rank), "linewidth": 0, "pad": 3})
-    most = max(max(whole, default=1) for whole in names.values())
-    for i, held in enumerate(ranks.values()):
-        _draw(ax, held, GAP + i % columns * (SIDE + GAP), 70 + i // columns * LINE, most)
-    where = "; ".join(f"{name} {' x '.join(map(str, names[name]))}: " + ", ".join(
-        f"{unit} {rank} {_region(part)}" for rank, part in held) for name, held in ranks.items())
+    most = max((n for parts in tensors for n in parts[0].whole), default=1)
+    for i, parts in enumerate(tensors):
+        _draw(ax, parts, GAP + i % columns * (SIDE + GAP), 70 + i // columns * LINE, most)
+    where = "; ".join(f"{parts[0].name} {_sizes(parts[0])}: " + ", ".join(
+        f"{unit} {rank} {_region(part)}" for rank, part in enumerate(parts)) for parts in tensors)
     return Picture("", f"{says}. {where}", png=to_png(figure))
+
+
+def _sizes(part: Part) -> str:
+    return " x ".join(map(str, part.whole))
 
 
 def _region(part: Part) -> str:
     return "[" + ", ".join(f"{a}:{a + n}" for a, n in zip(part.start, part.shape, strict=True)) + "]"
 
 
-def _draw(ax: Axes, held: list[tuple[int, Part]], left: float, top: float, most: int) -> None:
+def _draw(ax: Axes, parts: Sequence[Part], left: float, top: float, most: int) -> None:
     """One parameter: a part has the colour of the first rank that holds it; what all hold is grey, and says so."""
     from matplotlib.patches import Rectangle
 
-    name, whole = held[0][1].name, held[0][1].whole
-    down, across = (*whole, 1, 1)[:2]
+    down, across = (*parts[0].whole, 1, 1)[:2]
     high, wide = (max(9.0, SIDE * math.sqrt(n / most)) for n in (down, across))
-    ax.text(left, top - 8, f"{name}\n{' x '.join(map(str, whole))}", va="bottom", color=style.GREY, fontsize=SMALL,
+    ax.text(left, top - 8, f"{parts[0].name}\n{_sizes(parts[0])}", va="bottom", color=style.GREY, fontsize=SMALL,
             linespacing=1.25, parse_math=False)
     same: dict[tuple, list[int]] = {}
-    for rank, part in held:
+    for rank, part in enumerate(parts):
         same.setdefault((part.start, part.shape), []).append(rank)
     for (start, shape), ranks in same.items():
         (y, x), (h, w) = (*start, 0, 0)[:2], (*shape, 1, 1)[:2]
         x, w, y, h = left + x / across * wide, w / across * wide, top + y / down * high, h / down * high
-        everywhere = len(ranks) == len(held) > 1
+        everywhere = len(ranks) == len(parts) > 1
         seam = min(1.0, 0.2 * w, 0.2 * h)
         color, alpha = (style.GREY, 0.45) if everywhere else (style.color(ranks[0]), 0.9)
         ax.add_patch(Rectangle((x, y), w - seam, h - seam, color=color, alpha=alpha, lw=0))

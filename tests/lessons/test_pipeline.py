@@ -1,15 +1,8 @@
-"""A schedule's lists on real ranks: the whole model's gradients, the memory foretold, the pace, torch's order."""
+"""A schedule's lists on real ranks: the whole model's gradients, the memory foretold, the pace."""
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-)
 from torch.nn.functional import cross_entropy
 
 from course_utils import launch
@@ -119,36 +112,3 @@ def test_nothing_is_faster_than_its_pace(kind, chunks):
     for span in foretold.spans:
         assert measured.get((span.rank, span.name), span.seconds) > 0.99 * span.seconds
     assert step.seconds > 0.99 * foretold.seconds  # with the bubble: ranks do wait for each other
-
-
-def with_torch(schedule, x, y):
-    rank = dist.get_rank()
-    model = models.GPT(20, layers=8, width=16, heads=2, context=8)
-    parts = pipeline.split(model, schedule.stages)
-    stages = [PipelineStage(parts[i], i, schedule.stages, torch.device("cpu"))
-              for i in range(rank, schedule.stages, schedule.ranks)]
-    for stage in stages:
-        pipeline.trace_stage(stage, pace=(0.0, 0.0))
-    kind = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B,
-            "zero-bubble": ScheduleInterleavedZeroBubble}[schedule.name]
-    theirs = kind(stages[0] if schedule.name in ("GPipe", "1F1B") else stages, schedule.micro_batches,
-                  loss_fn=lambda out, y: cross_entropy(out.flatten(0, 1), y.flatten()))
-    losses = []
-    theirs.step(*([x] if rank == 0 else []), **({"target": y, "losses": losses} if rank == 3 else {}))
-    return losses, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-
-
-@pytest.mark.parametrize(("kind", "chunks", "micro_batches"),
-                         [*((*kind, 8) for kind in KINDS), ("interleaved", 2, 10)])
-def test_torch_does_the_same_in_the_same_order(kind, chunks, micro_batches):
-    generator = torch.Generator().manual_seed(0)
-    x, y = (torch.randint(20, (40, 8), generator=generator) for _ in range(2))
-    schedule = make(kind, ranks=4, micro_batches=micro_batches, chunks=chunks)
-    ours, theirs = (launch(f, schedule, x, y, ranks=4, device="cpu", time_limit=60) for f in (step, with_torch))
-    done = [[[s.name for s in run.timeline.spans if s.rank == r and s.role in ("forward", "backward")]
-             for r in range(4)] for run in (ours, theirs)]
-    assert done[0] == done[1]
-    assert torch.allclose(torch.stack(ours.results[3][0]), torch.stack(theirs.results[3][0]), atol=1e-6)
-    for a, b in zip(ours.results, theirs.results, strict=True):
-        assert a[1].keys() == b[1].keys()
-        assert all(torch.allclose(a[1][name], b[1][name], atol=1e-6) for name in a[1])

@@ -28,15 +28,9 @@ def test_the_page_says_the_best_plans() -> None:
     drawn = choosing.page(chosen, (1, 32), A100, batch=64, title="A title")
     best = next(found for found in plans(chosen["39 B"], A100, devices=32, batch=64) if found.fits)
     assert drawn.alt.startswith("A title. Fastest plans that fit. 1.7 B: on 1 dp 1, tp 1, pp 1, ZeRO 0, ")
-    assert f"39 B: on 1 nothing fits; on 32 {best.plan} in " in drawn.alt
+    assert f"39 B: on 1 does not fit; on 32 {best.plan} in " in drawn.alt
     assert drawn.png.startswith(b"\x89PNG")
     assert drawn._repr_png_()[1]["width"] == 760
-
-
-def test_the_models_have_their_parameters() -> None:
-    for name, model in choosing.MODELS.items():
-        number, unit = name.split()
-        assert model.parameters / {"B": 1e9, "T": 1e12}[unit] == pytest.approx(float(number), rel=0.03)
 
 
 def whole(model: models.GPT):
@@ -63,7 +57,3 @@ def test_what_is_measured() -> None:
     assert len(found["losses"]) == 5
     assert found["weights"].keys() == start.keys()
     assert any((found["weights"][name] - start[name]).abs().max() > 0 for name in start)
-
-
-def test_all_reduces_are_timed() -> None:
-    assert min(launch(strategies.all_reduce_seconds, 4096, ranks=2, show=False).results) > 0
