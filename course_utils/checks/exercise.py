@@ -12,7 +12,8 @@ A look yields `(words, value)`, or `(words, value, tol)`. Each value is compared
 one that differs from the solution's ends the check on all ranks together; so what follows may rely on it. Yield what
 must be so of every right answer (properties, sums, the result), not the way there. `AtMost(value, most)` holds a cost
 down; `("", text)` is said when the exercise is solved. The answer runs in processes of its own: `ranks=(2, 4)` runs the
-look on so many ranks with a process group, without it in one process; `here=True` in the notebook's own process.
+look on so many ranks with a process group, without it in one process; `here=True` in the notebook's own process, where
+nothing ends an answer that never does. `launch` may be another, and `unit` what it launches.
 `mistakes={sentence: function}`: the sentence is said where the answer does what this wrong function does.
 
 The solution is what is right, so tests/checks/test_references.py holds it against something else. The notebook has the
@@ -21,17 +22,22 @@ stub in a cell tagged `exercise`, and the hints under the question.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map_only
 
-from ..errors import RankError
+from ..errors import CourseError, RankError
+from ..ranks.failures import Failure, failed
 from ..ranks.launch import launch
+from ..ranks.rank import describe
+from ..ranks.run import Run
 from .compare import Difference, difference
 from .learner import called_otherwise, is_stub, unfinished
 from .verdict import Verdict
@@ -53,12 +59,12 @@ class Seen(NamedTuple):
 
 
 def exercise(solution: Callable, *, ranks: tuple[int, ...] = (), seconds: float = 20.0, tol: float = 1e-5,
-             mistakes: dict[str, Callable] | None = None, launch: Callable = launch,
+             mistakes: dict[str, Callable] | None = None, launch: Callable = launch, unit: str = "rank",
              here: bool = False) -> Callable[[Look], Exercise]:
     """Turn a look into the exercise `solution.__name__`; see the top of this file."""
 
     def register(look: Look) -> Exercise:
-        found[solution.__name__] = Exercise(solution, look, ranks, seconds, tol, mistakes or {}, launch, here)
+        found[solution.__name__] = Exercise(solution, look, ranks, seconds, tol, mistakes or {}, launch, unit, here)
         return found[solution.__name__]
 
     return register
@@ -70,9 +76,9 @@ class Exercise:
     hints = ()
 
     def __init__(self, solution: Callable, look: Look, ranks: tuple[int, ...], seconds: float, tol: float,
-                 mistakes: dict[str, Callable], start: Callable, here: bool) -> None:
+                 mistakes: dict[str, Callable], start: Callable, unit: str, here: bool) -> None:
         self.name, self.published, self.mistakes, self.seconds = solution.__name__, solution, mistakes, seconds
-        self._look, self._ranks, self._tol, self._launch = look, ranks, tol, start
+        self._look, self._ranks, self._tol, self._launch, self._unit = look, ranks, tol, start, unit
         self._here = here or (sys.platform == "win32" and not ranks)  # there are no ranks on Windows, and no limit
         self.__doc__ = f"check.{self.name}({self.name}): see what is right and what is missing."
 
@@ -104,7 +110,8 @@ class Exercise:
             return self._wrong(answer, _in_words(error, self._ranks))
         if all(one.nothing for one in by_rank):
             return Verdict(name, "not yet", "It still returns nothing. Fill it in, then run this cell again.")
-        where = f"{ranks} rank{'s' * (ranks > 1)}, rank {rank}: {seen.words}" if self._ranks else seen.words
+        units = f"{ranks} {self._unit}{'s' * (ranks > 1)}, {self._unit} {rank}"
+        where = f"{units}: {seen.words}" if self._ranks else seen.words
         because = next(self._because(answer, ranks, seen.same), seen.different.words)
         return self._wrong(answer, f"{where}: {because}", seen.different.expected, seen.different.got)
 
@@ -121,18 +128,32 @@ class Exercise:
 
     def _seen(self, reference: Callable, answer: Callable, ranks: int) -> list[Seen]:
         """What each rank saw."""
-        task = _look_at, self._look, reference, answer, self._tol
+        task = _look_at, self._look, reference, answer, self._tol, reference is not self.published
         if self._here:
-            return [_look_at(*task[1:])]
+            return [_in_this_process(*task)]
         where = {} if self._ranks else {"device": "cpu", "init_group": False}
         more = ELSEWHERE if torch.accelerator.is_available() and self._ranks else 0.0
         return self._launch(*task, ranks=ranks, time_limit=self.seconds + more, show=False, **where).results
 
 
-def _look_at(look: Look, reference: Callable, answer: Callable, tol: float) -> Seen:
+def _in_this_process(function: Callable, *args: Any) -> Seen:
+    """`function(*args)`, which prints nothing here and fails as in a launch."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            return function(*args)
+        except CourseError:
+            raise
+        except (Exception, SystemExit) as error:
+            name, message, frames, traceback = describe(error)
+            said = f"rank 0 of 1 raised {name}" + f": {message}" * bool(message)
+            first = Failure(0.0, 0, name, said, frames, traceback)
+            raise failed(Run(1, "cpu", None, output=[printed.getvalue()]), first, {}, {}) from None
+
+
+def _look_at(look: Look, reference: Callable, answer: Callable, tol: float, mistaken: bool) -> Seen:
     """On a rank: the first value of the answer that is not the reference's, on this rank or on another."""
     same, words, got, values = 0, "", "", look(answer)
-    for words, expected, *own in [*_until_it_raises(look(reference))]:
+    for words, expected, *own in [*_as_they_are(look(reference), mistaken)]:
         print(AT + words, flush=True)  # so that it is known where an answer raised, or never ended
         _, got, *_ = next(values)
         different = difference(expected, got, *(own or [tol])) if words else None
@@ -142,8 +163,8 @@ def _look_at(look: Look, reference: Callable, answer: Callable, tol: float) -> S
     return Seen(same, words="" if words else got)
 
 
-def _until_it_raises(values: Iterator[tuple]) -> Iterator[tuple]:
-    """Values as they are now, since a weight goes on changing; a mistake's later ones may rely on what it got wrong."""
+def _as_they_are(values: Iterator[tuple], mistaken: bool) -> Iterator[tuple]:
+    """Values as they are now, since a weight goes on changing; a mistake's end where it raises."""
 
     def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
@@ -152,7 +173,8 @@ def _until_it_raises(values: Iterator[tuple]) -> Iterator[tuple]:
         for words, value, *tol in values:
             yield words, tree_map_only(torch.Tensor, as_it_is, value), *tol
     except Exception:
-        return
+        if not mistaken:
+            raise
 
 
 def _anywhere(different: Difference | None) -> bool:
