@@ -1,5 +1,5 @@
 # make lab      open the course in JupyterLab; the first time .venv is built before, and .venv-xla behind it
-# make test     ruff, the tests, and every notebook from top to bottom; make test-xla: the part that .venv-xla runs
+# make test     ruff, the tests, and every notebook from top to bottom; make test-all: and the slow tests, browser and site
 # make browser  what a reader does in JupyterLab's page; make site: the course as web pages, in build/site
 # make env      only build both; make course: only .venv; make clean: remove them, and caches
 #
@@ -80,28 +80,32 @@ lab: course
 		--ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
 		$(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
 
-# The notebooks that name the kernel xla.
+# Most tests and cells wait for ranks, not for the processor, so that two workers share the two cores. Tests that use one
+# kernel stay with one worker, and so do the cells of a notebook. The longest notebook goes first. Eight virtual cores run
+# with nothing beside them, because XLA ends a core that is ten seconds late.
+TESTS := -m pytest -n 2 --dist loadgroup --ignore tests/browser
+NBVAL := -m pytest -p tests.seconds --dist loadfile --no-loadscope-reorder --nbval-lax --nbval-cell-timeout=600
+FIRST := notebooks/19%
+ALONE := notebooks/16% notebooks/17% notebooks/18%
+XLA_THERE = $(if $(filter 0,$(XLA)),,$(shell ls .venv-xla/ready 2>/dev/null))
 ON_XLA = $(shell grep -l '"name": "xla"' notebooks/*.ipynb)
-# Most tests and cells wait for ranks, not for the processor. A notebook stays with one of the two workers; eight virtual
-# cores run with nothing beside them, because XLA ends a core that is ten seconds late.
-TWO := -n 2
-NBVAL := --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=120
-ALONE := tests/xla/test_stress.py
+NOTEBOOKS = $(filter-out $(if $(XLA_THERE),,$(ON_XLA)),$(wildcard notebooks/*.ipynb))
+# The tests that leave themselves out where torch_xla or Lightning is missing, and launch with that environment's torch.
+XLA_TESTS = tests/ranks/test_launch.py $(shell grep -rlE 'importorskip."(torch_xla|lightning)' --include 'test_*.py' tests)
 # What tests measure does not go to the reader's own board.
-test test-xla browser: export COURSE_BOARD = 0
+test test-all browser: export COURSE_BOARD = 0
 test: env
 	$(BIN)/python -m ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(BIN)/python -m pytest $(TWO) tests --ignore tests/browser
-	$(BIN)/python -m pytest $(TWO) $(NBVAL) $(filter-out $(ON_XLA),$(wildcard notebooks/*.ipynb))
-	@if [ -e .venv-xla/ready ] && [ "$(XLA)" != 0 ]; then $(MAKE) --no-print-directory test-xla; \
-	else echo "Left out: the TPU and Lightning notebooks and the tests of what they use, which need .venv-xla."; fi
+	$(BIN)/python $(TESTS) tests
+	$(BIN)/python $(NBVAL) -n 2 $(filter $(FIRST),$(NOTEBOOKS)) $(filter-out $(FIRST) $(ALONE),$(NOTEBOOKS))
+	$(if $(XLA_THERE),$(BIN)/python $(NBVAL) $(filter $(ALONE),$(NOTEBOOKS)))
+	$(if $(XLA_THERE),.venv-xla/bin/python $(TESTS) $(XLA_TESTS),\
+	@echo "Left out: the TPU and Lightning notebooks and the tests of what they use, which need .venv-xla.")
 
-# The tests that leave themselves out where torch_xla or Lightning is missing, and launch with this environment's torch.
-test-xla:
-	.venv-xla/bin/python -m pytest $(TWO) $(filter-out $(ALONE),$(sort tests/ranks/test_launch.py \
-		$(wildcard tests/xla/test_*.py) $(shell grep -rle 'importorskip."torch_xla' -e 'importorskip."lightning' tests)))
-	.venv-xla/bin/python -m pytest -n 1 $(NBVAL) $(ALONE) $(ON_XLA)
+test-all: test browser site
+	$(BIN)/python $(TESTS) -m slow tests
+	$(if $(XLA_THERE),.venv-xla/bin/python -m pytest -m slow $(XLA_TESTS))
 
 browser: course
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || \
@@ -121,4 +125,4 @@ clean:
 	rm -rf .venv .venv-xla build *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help course env lab test test-xla browser notebooks site badges clean
+.PHONY: help course env lab test test-all browser notebooks site badges clean
