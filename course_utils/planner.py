@@ -292,10 +292,8 @@ def nearest(model: Model, plan: Plan, cluster: Cluster, *, batch: int) -> Cost:
 
 def _divisions(model: Model, node: int, devices: int, batch: int) -> Iterator[Plan]:
     for tp, pp in product(_divisors(devices), repeat=2):
-        if tp > node or devices % (tp * pp) or model.heads % tp or model.layers % pp:
-            continue
         dp = devices // (tp * pp)
-        if batch % dp:
+        if tp > node or devices % (tp * pp) or model.heads % tp or model.layers % pp or batch % dp:
             continue
         plan = Plan(dp=dp, tp=tp, pp=pp, sequence=tp > 1 and model.context % tp == 0)
         for micro, zero, again in product(_divisors(batch // dp), range(4 if dp > 1 else 1), (False, True)):

@@ -7,6 +7,7 @@ al., "Zero bubble pipeline parallelism", 2023, its ZB-H1.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections import deque
@@ -66,13 +67,22 @@ def gpipe(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterato
             yield Instruction(name, rank, micro)
 
 
-def one_f_one_b(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterator[Instruction]:
-    """Forwards until the first gradient is back; from then on one backward and one forward in turns."""
+def one_f_one_b(
+    rank: int, ranks: int, micro_batches: int, chunks: int = 1, *, split: bool = False
+) -> Iterator[Instruction]:
+    """Forwards until the first gradient is back; from then on one backward and one forward in turns.
+
+    split: zero-bubble, with backwards in halves: B, the input's gradient, at once; W, the weights', `rank`
+    micro-batches later.
+    """
     ahead = min(ranks - rank, micro_batches)
     for micro in range(ahead):
         yield Instruction("forward", rank, micro)
-    for micro in range(micro_batches):
-        yield Instruction("backward", rank, micro)
+    for micro in range(micro_batches + rank * split):
+        if micro < micro_batches:
+            yield Instruction("backward-input" if split else "backward", rank, micro)
+        if split and 0 <= micro - rank < micro_batches:
+            yield Instruction("backward-weight", rank, micro - rank)
         if micro + ahead < micro_batches:
             yield Instruction("forward", rank, micro + ahead)
 
@@ -99,27 +109,13 @@ def interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> Itera
         yield work("backward", k)
 
 
-def zero_bubble(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterator[Instruction]:
-    """1F1B with backwards in halves: B, the input's gradient, at once; W, the weights', `rank` micro-batches later."""
-    ahead = min(ranks - rank, micro_batches)
-    for micro in range(ahead):
-        yield Instruction("forward", rank, micro)
-    for micro in range(micro_batches + rank):
-        if micro < micro_batches:
-            yield Instruction("backward-input", rank, micro)
-        if 0 <= micro - rank < micro_batches:
-            yield Instruction("backward-weight", rank, micro - rank)
-        if micro + ahead < micro_batches:
-            yield Instruction("forward", rank, micro + ahead)
-
-
 def rounds(ranks: int, micro_batches: int) -> int:
     """In how many rounds interleaved takes its micro-batches: torch's rule, at least `ranks` a round if there are."""
     return max(1, micro_batches // ranks)
 
 
 SCHEDULES = {"naive": naive, "GPipe": gpipe, "1F1B": one_f_one_b, "interleaved": interleaved,
-             "zero-bubble": zero_bubble}
+             "zero-bubble": functools.partial(one_f_one_b, split=True)}
 
 
 class Schedule:
@@ -167,8 +163,18 @@ class Schedule:
         Raises:
             CourseError: the ranks wait for each other and none can go on; the message says who for what.
         """
-        half = backward / 2
-        seconds = {"forward": forward, "backward": backward, "backward-input": half, "backward-weight": half}
+        spans, arrives = self._play(forward, backward, link)
+        needs = ([self.messages(step)[0] for step in order] for order in self.orders)
+        lost = ([need for need in order if need and need.message not in arrives][:1] for order in needs)
+        if stuck := [f"rank {rank} waits for {need.what} {need.micro} from rank {need.peer}"
+                     for rank, missing in enumerate(lost) for need in missing]:
+            raise CourseError(f"{self.name} never ends, because each waits for another: {'; '.join(stuck)}.")
+        return Timeline(spans, title=self.name)
+
+    def _play(self, forward: float, backward: float, link: float) -> tuple[list[Span], dict[tuple, float]]:
+        """The spans, and when each message is there, as far as the ranks get."""
+        seconds = {"forward": forward, "backward": backward} | dict.fromkeys(
+            ("backward-input", "backward-weight"), backward / 2)
         at, clock = [0] * self.ranks, [0.0] * self.ranks  # each rank's next instruction, and its time
         arrives: dict[tuple, float] = {}
         spans: list[Span] = []
@@ -176,8 +182,7 @@ class Schedule:
         while moved:
             moved = False
             for rank, order in enumerate(self.orders):
-                while at[rank] < len(order):
-                    step = order[at[rank]]
+                for step in order[at[rank] :]:
                     need, made = self.messages(step)
                     if need and need.message not in arrives:
                         break
@@ -188,14 +193,8 @@ class Schedule:
                         arrives[made.message] = clock[rank] + link
                         if link:
                             spans.append(Span(rank, str(made), clock[rank], clock[rank] + link, "communication"))
-                    at[rank] += 1
-                    moved = True
-        waits = [(rank, self.messages(step)[0]) for rank, order in enumerate(self.orders)
-                 for step in order[at[rank] : at[rank] + 1]]
-        if waits:
-            stuck = (f"rank {rank} waits for {need.what} {need.micro} from rank {need.peer}" for rank, need in waits)
-            raise CourseError(f"{self.name} never ends, because each waits for another: {'; '.join(stuck)}.")
-        return Timeline(spans, title=self.name)
+                    at[rank], moved = at[rank] + 1, True
+        return spans, arrives
 
     def messages(self, step: Instruction) -> tuple[Instruction | None, Instruction | None]:
         """What has to be received before a forward or backward, and what has to be sent after it."""
@@ -211,18 +210,16 @@ class Schedule:
     # message that is not through yet is the next one of both its ranks, and goes through.
 
     def _as_made(self) -> dict[tuple, int]:
-        """Every message's place in the order in which they are made, if each rank computes once a turn when it can;
-        those that are never made, because ranks wait for each other, have none.
+        """Every message's place in the order in which they are made, if each forward, backward or half takes 1; those
+        that are never made, because ranks wait for each other, have none.
         """
-        at, number = [0] * self.ranks, {}
-        while ready := [step for order, i in zip(self.orders, at, strict=True) for step in order[i : i + 1]
-                        if (need := self.messages(step)[0]) is None or need.message in number]:
-            # Of one turn, the message of a micro-batch that is further on comes first: it is needed first.
-            for step in sorted(ready, key=lambda s: (0, -s.stage) if s.name == "forward" else (1, s.stage)):
-                at[step.stage % self.ranks] += 1
-                if made := self.messages(step)[1]:
-                    number[made.message] = len(number)
-        return number
+        _, made = self._play(self.chunks, self.chunks * (1 + self.split), 0)
+
+        def further_on_first(message: tuple) -> tuple:  # of what is made at once, because it is needed first
+            what, part, _ = message
+            return made[message], what, -part if what == "activations" else part
+
+        return {message: i for i, message in enumerate(sorted(made, key=further_on_first))}
 
     def _posted(self, order: Sequence[Instruction], number: dict[tuple, int]) -> Iterator[Instruction]:
         """One rank's order with its messages: each receive as late as it can be posted, in the common order."""

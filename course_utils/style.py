@@ -56,15 +56,14 @@ def role_of(name: str) -> str:
     return next((_ROLE_OF[word] for word in words if word in _ROLE_OF), "other")
 
 
-def color(key: int | str, position: int = 0) -> str:
-    """Colour of a series: by rank for a number, by its place in the picture for a name."""
-    return RANK[(key if isinstance(key, int) else position) % len(RANK)]
+def color(rank: int) -> str:
+    """Colour of a rank, or of the series at this place in a picture."""
+    return RANK[rank % len(RANK)]
 
 
-def dash(key: int | str, position: int = 0) -> str:
-    """Dash pattern of a series, chosen as its colour is; ranks 8 to 15 repeat the colours, not the dashes."""
-    place = key if isinstance(key, int) else position
-    return DASH[(place + place // len(RANK)) % len(DASH)]
+def dash(rank: int) -> str:
+    """Dash pattern of a rank or series; ranks 8 to 15 repeat the colours, not the dashes."""
+    return DASH[(rank + rank // len(RANK)) % len(DASH)]
 
 
 def ink(color: str) -> str:
@@ -72,23 +71,18 @@ def ink(color: str) -> str:
     return "white" if color == ROLE["forward"] else "black"
 
 
-def label(key: int | str, unit: str = "rank") -> str:
-    """Name of a series: "rank 3" for a number, a name as it is."""
-    return f"{unit} {key}" if isinstance(key, int) else str(key)
-
-
 def alt(text: str) -> str:
     """SVG and HTML attributes that make an element one picture with this text for screen readers."""
     return f'role="img" aria-label="{html.escape(text, quote=True)}"'
 
 
-def number(value: float, *, letters_from: float = 1e4) -> str:
+def number(value: float) -> str:
     """A number as short as it can be read: 0.0312, 96.5, 1,437, 23.5k, 1.2M, 3e+13."""
     size = abs(value)
     if not math.isfinite(value) or (size and not 1e-3 <= size < 1e12):
         return f"{value:.2g}"
     for worth, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if size >= 0.99999 * max(worth, letters_from):
+        if size >= 0.99999 * max(worth, 1e4):
             return f"{value / worth:.3g}{letter}"
     return f"{value:,.0f}" if size >= 999.5 else f"{value:.3g}"
 

@@ -98,29 +98,6 @@ def test_published_steps_are_planned_within_their_bounds() -> None:
         assert high - 1.5 < max(errors) <= high, (kind, errors)
 
 
-def test_the_rate_is_that_of_a_published_layer() -> None:
-    """Korthikanti et al., table 4: one layer of the 22 B model in 19.6 ms, four all-reduces included."""
-    one, micro, tp = replace(gpt(64, 6144, 1), vocabulary=1), 4, 8
-    turn, byte = A100.ring(tp)
-    reduce = 2 * (tp - 1) * turn + planner.ring("all-reduce", 2 * one.context * micro * one.width, tp) * byte
-    assert one.operations(micro) / tp / (19.6e-3 - 4 * reduce) == pytest.approx(A100.flops, rel=0.02)
-
-
-def test_the_orders_of_megatrons_figures() -> None:
-    degrees = (2, 4, 8, 16, 32)
-    one, two = ([fastest(gpt(*GPT3), batch, BARE, chunks=(n,), tp=8, pp=12, **AGAIN) for batch in (12, 60)]
-                for n in (1, 2))
-    assert one[0] / two[0] > one[1] / two[1] > 1  # figure 12: two chunks, the more so for small batches
-    tensors = {tp: fastest(gpt(128, 20480, 32), 128, BARE, tp=tp, pp=64 // tp, **AGAIN) for tp in degrees}
-    assert min(tensors, key=tensors.get) == 8  # figure 13: as many tensor parts as a node has devices
-    for axis, batches in (("pp", (32, 512)), ("tp", (128, 512))):  # figures 14 and 15: in place of replicas, slower
-        for batch in batches:
-            steps = [fastest(gpt(32, 3840, 32), batch, BARE, dp=64 // n, **{axis: n}, **AGAIN) for n in degrees]
-            assert steps == sorted(steps)
-    less = fastest(gpt(*GPT3), 12, BARE, tp=8, pp=12) / fastest(gpt(*GPT3), 12, BARE, tp=8, pp=12, **AGAIN)
-    assert 0.2 < 1 - less <= 0.33  # figure 17: what recomputation costs
-
-
 def test_zero() -> None:
     """ZeRO (arXiv:1910.02054): table 1, GB a device with stages 1 to 3; table 2, billions on 32 GB; volumes."""
     table = {1: (120, 120, 120, 2048, 2048, 2048, 16000, 16000, 16000),
@@ -189,9 +166,6 @@ def test_volumes() -> None:
         split = estimate(model, Plan(tp=t, pp=p, micro=b, sequence=True), A100, batch=b * m).sent
         assert split["tensor"] == sent["tensor"]  # Korthikanti et al., section 4.2.2: no byte more
         assert split["pipeline"] == pytest.approx(sent["pipeline"] / t)
-    for p in (2, 4, 1000):  # an all-reduce is a reduce-scatter and an all-gather (Patarasuk and Yuan 2009)
-        halves = planner.ring("reduce-scatter", 1e6, p) + planner.ring("all-gather", 1e6, p)
-        assert halves == pytest.approx(planner.ring("all-reduce", 1e6, p)) == pytest.approx(2 * (p - 1) / p * 1e6)
 
 
 def test_pipelines_are_those_of_the_schedules() -> None:
@@ -243,13 +217,11 @@ def test_what_of_data_parallelism_hides() -> None:
 
 
 def test_plans_use_all_devices_and_the_fastest_that_fits_comes_first() -> None:
-    for model, devices in ((gpt(32, 4096, 32), 1), (gpt(32, 4096, 32), 64), (gpt(128, 25600, 128), 16_384)):
-        found = planner.plans(model, A100, devices=devices, batch=16_384)
-        assert all(cost.plan.devices == devices and cost.plan.tp <= 8 for cost in found)  # tensor parts: in a node
-        steps = [cost.step for cost in found if cost.fits]
-        assert steps == sorted(steps)
-        assert all(cost.fits for cost in found[: len(steps)])
-    assert steps
+    found = planner.plans(gpt(128, 25600, 128), A100, devices=16_384, batch=16_384)
+    assert all(cost.plan.devices == 16_384 and cost.plan.tp <= 8 for cost in found)  # tensor parts: in a node
+    assert found == sorted(found, key=lambda cost: (not cost.fits, cost.step))
+    assert found[0].fits
+    assert not found[-1].fits
     assert planner.plans(SMALL, A100, devices=5, batch=3) == []
 
 

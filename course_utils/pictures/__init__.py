@@ -10,8 +10,7 @@ from .explorer import explorer
 from .gantt import gantt, pipelines
 from .matmul import matmul
 from .picture import Picture, player
-from .shares import shares
-from .tables import bars, table
+from .tables import bars, shares, table
 
 __all__ = ["Picture", "bars", "collective", "curves_png", "explorer", "gantt", "matmul", "pipelines",
            "player", "shares", "table"]

@@ -7,14 +7,13 @@ Ring algorithms as in Patarasuk and Yuan, "Bandwidth optimal all-reduce algorith
 from __future__ import annotations
 
 from collections import defaultdict
-from fractions import Fraction
 from typing import NamedTuple
 
 from .. import style
 from ..errors import CourseError
 from .picture import Picture, player
 
-Held = tuple[tuple[frozenset[int], ...], ...]
+Held = list[list[set[int]]]
 
 
 class Send(NamedTuple):
@@ -29,95 +28,68 @@ class Step(NamedTuple):
     """The state after one step: `held[rank][chunk]` is the set of ranks whose data is in it (empty: not there)."""
 
     held: Held
-    sends: tuple[Send, ...]
+    sends: list[Send]
     text: str
 
 
+GATHER = "sends its own chunk to the next.", "passes on the chunk it got last.", " All have everything."
+REDUCE = ("sends one chunk; the next one adds it.", "passes on the sum it just made.",
+          " Rank r holds the sum of chunk r.")
+NAMES = "broadcast", "all-gather", "reduce-scatter", "all-reduce"
+
+
 def collective(name: str, ranks: int = 4) -> Picture:
-    """The steps of a collective to click or play through; needs no kernel once it is there."""
+    """The steps of "broadcast", "all-gather", "reduce-scatter" or "all-reduce" on 2 to 8 ranks, to click through."""
+    if name not in NAMES or not 2 <= ranks <= len(style.RANK):
+        raise CourseError(f"There is no picture of {name!r} on {ranks!r} ranks, but of {', '.join(NAMES)} on 2 to 8.")
     found = steps(name, ranks)
-    share = float(sent(found, 0))
+    share = sum(send.src == 0 for step in found for send in step.sends) / len(found[0].held[0])
     alt = (f"{len(found) - 1} steps; one row a rank, one column a chunk. Rank 0 sends {share:.3g} times the message. "
            + " ".join(f"{i}: {step.text}" for i, step in enumerate(found)))
     drawn = [_draw(step, sums="reduce" in name) for step in found]
     return player(drawn, title=f"{name} on {ranks} ranks", alt=alt, captions=[step.text for step in found])
 
 
-def steps(name: str, ranks: int) -> list[Step]:
-    """The start and every step of "broadcast", "all-gather", "reduce-scatter" or "all-reduce" on 2 to 8 ranks.
-
-    "broadcast" is a tree from rank 0 and moves the whole message as one chunk; the others are rings of `ranks` chunks.
-    In "reduce-scatter" and "all-reduce" a partial sum leaves its sender, which has no more use for it.
+def steps(name: str, p: int) -> list[Step]:
+    """The start and every step. A broadcast is a tree from rank 0 and moves the whole message as one chunk; the others
+    are rings of p chunks. Where chunks are added up, a partial sum leaves its sender, which has no more use for it.
     """
-    make = {"broadcast": _broadcast, "all-gather": _all_gather, "reduce-scatter": _reduce_scatter,
-            "all-reduce": _all_reduce}
-    if name not in make or not 2 <= ranks <= len(style.RANK):
-        raise CourseError(f"There is no picture of {name!r} on {ranks!r} ranks, but of {', '.join(make)} on 2 to 8.")
-    return make[name](ranks)
-
-
-def sent(steps: list[Step], rank: int) -> Fraction:
-    """What `rank` sends in all these steps, as a share of the message: 2(p - 1)/p for a ring all-reduce on p ranks."""
-    count = sum(send.src == rank for step in steps for send in step.sends)
-    return Fraction(count, len(steps[0].held[0]))
-
-
-def _broadcast(p: int) -> list[Step]:
-    held: Held = tuple((frozenset({0} if r == 0 else ()),) for r in range(p))
-    found = [Step(held, (), "Only rank 0 has the message.")]
-    have = 1
-    while have < p:
-        sends = tuple(Send(r, r + have, 0) for r in range(have) if r + have < p)
-        held = _after(held, sends)
-        have = min(2 * have, p)
-        text = "Every rank has it." if have == p else f"Whoever has it sends it on: {have} ranks have it now."
-        found.append(Step(held, sends, text))
-    return found
-
-
-def _all_gather(p: int) -> list[Step]:
-    held = tuple(tuple(frozenset({r} if c == r else ()) for c in range(p)) for r in range(p))
-    return [Step(held, (), "Every rank has one chunk."), *_gathering(held, p)]
-
-
-def _gathering(held: Held, p: int) -> list[Step]:
-    found = []
-    for s in range(p - 1):
-        sends = tuple(Send(r, (r + 1) % p, (r - s) % p) for r in range(p))
-        held = _after(held, sends)
-        text = "passes on the chunk it got last." if s else "sends its own chunk to the next."
-        found.append(Step(held, sends, f"Every rank {text}{' All have everything.' if s == p - 2 else ''}"))
-    return found
-
-
-def _reduce_scatter(p: int) -> list[Step]:
-    held: Held = tuple(tuple(frozenset({r}) for _ in range(p)) for r in range(p))
-    found = [Step(held, (), "Every rank has numbers of its own, cut into chunks.")]
-    for s in range(p - 1):
-        sends = tuple(Send(r, (r + 1) % p, (r - s - 1) % p) for r in range(p))
-        held = _after(held, sends, add=True)
-        text = "passes on the sum it just made." if s else "sends one chunk; the next one adds it."
-        last = " Rank r holds the sum of chunk r." if s == p - 2 else ""
-        found.append(Step(held, sends, f"Every rank {text}{last}"))
-    return found
-
-
-def _all_reduce(p: int) -> list[Step]:
-    start, *first = _reduce_scatter(p)
-    second = _gathering(first[-1].held, p)
+    if name == "broadcast":
+        found = [Step([[{0} if r == 0 else set()] for r in range(p)], [], "Only rank 0 has the message.")]
+        for have in [1, 2, 4][: (p - 1).bit_length()]:
+            sends = [Send(r, r + have, 0) for r in range(min(have, p - have))]
+            text = f"Whoever has it sends it on: {2 * have} ranks have it now."
+            found.append(Step(_after(found[-1].held, sends), sends, text if 2 * have < p else "Every rank has it."))
+        return found
+    own = [[{r} if c == r or name != "all-gather" else set() for c in range(p)] for r in range(p)]
+    if name == "all-gather":
+        return [Step(own, [], "Every rank has one chunk."), *_ring(own, GATHER)]
+    start, first = Step(own, [], "Every rank has numbers of its own, cut into chunks."), _ring(own, REDUCE, add=True)
+    if name == "reduce-scatter":
+        return [start, *first]
+    second = _ring(first[-1].held, (GATHER[0].replace("its own chunk", "its sum"), *GATHER[1:]))
     return [start, *(step._replace(text=f"Reduce-scatter. {step.text}") for step in first),
-            *(step._replace(text=f"All-gather. {step.text.replace('its own chunk', 'its sum')}") for step in second)]
+            *(step._replace(text=f"All-gather. {step.text}") for step in second)]
 
 
-def _after(held: Held, sends: tuple[Send, ...], *, add: bool = False) -> Held:
+def _ring(held: Held, texts: tuple[str, str, str], *, add: bool = False) -> list[Step]:
+    """The steps in which a chunk goes once around; texts: of the first step, of the others, and behind the last."""
+    p, found = len(held), []
+    for s in range(p - 1):
+        sends = [Send(r, (r + 1) % p, (r - s - add) % p) for r in range(p)]
+        held = _after(held, sends, add=add)
+        found.append(Step(held, sends, f"Every rank {texts[s > 0]}{texts[2] if s == p - 2 else ''}"))
+    return found
+
+
+def _after(held: Held, sends: list[Send], *, add: bool = False) -> Held:
     """The state after all sends at once: copied over what was there, or moved and added to it."""
-    new = [list(row) for row in held]
-    for send in sends if add else ():
-        new[send.src][send.chunk] = frozenset()
-    for send in sends:
-        arriving = held[send.src][send.chunk]
-        new[send.dst][send.chunk] = held[send.dst][send.chunk] | arriving if add else arriving
-    return tuple(map(tuple, new))
+    new = [[*row] for row in held]
+    for send in sends if add else []:
+        new[send.src][send.chunk] = set()
+    for src, dst, chunk in sends:
+        new[dst][chunk] = held[src][chunk] | held[dst][chunk] if add else held[src][chunk]
+    return new
 
 
 ROW, LEFT, TOP, RIGHT, HIGH = 46, 64, 24, 34, 34  # px
@@ -156,7 +128,7 @@ def _draw(step: Step, *, sums: bool) -> str:
             f"{''.join(arrows)}</svg>")
 
 
-def _contents(ranks: frozenset[int], p: int, sums: bool) -> str:
+def _contents(ranks: set[int], p: int, sums: bool) -> str:
     """Whose data a chunk holds, in a few letters."""
     if sums and len(ranks) == p:
         return "sum"

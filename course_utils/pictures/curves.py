@@ -132,7 +132,8 @@ def draw(panels: Panels, *, title: str = "", x_title: str = "step", total: float
     """Lay out the panels, three in a row at most; x goes up to `total` at least, and `foot` is a line below."""
     keys = list(dict.fromkeys(key for series in panels.values() for key in series))
     keys = sorted(keys) if all(isinstance(key, int) for key in keys) else keys
-    looks = {key: (style.color(key, i), style.dash(key, i)) for i, key in enumerate(keys)}
+    places = {key: key if isinstance(key, int) else i for i, key in enumerate(keys)}
+    looks = {key: (style.color(place), style.dash(place)) for key, place in places.items()}
     cut = {name: {key: pieces(*points, log_x=log_x, log_y=log_y) for key, points in series.items()}
            for name, series in panels.items()}
     xs = [x for lines in cut.values() for line in lines.values() for piece in line for x, _ in piece]
@@ -164,7 +165,7 @@ def draw(panels: Panels, *, title: str = "", x_title: str = "step", total: float
             if line:
                 ends.setdefault(style.number(panels[name][key][1][-1]), (*points[-1], color))
         _write_ends(drawing, ends)
-    _write_legend(drawing, {style.label(key, unit): look for key, look in looks.items()})
+    _write_legend(drawing, {f"{unit} {key}" if isinstance(key, int) else key: look for key, look in looks.items()})
     drawing.texts.append((8, drawing.height + 14, foot, "start", False))
     drawing.height += LINE * bool(foot)
     return drawing

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 
 from .. import style
 from ..schedules import SCHEDULES, make
 from .gantt import SHADES, pipelines
-from .picture import Picture, as_html, script
+from .picture import Picture, png_width, script
 
 COLORS = {"F": SHADES["forward"], "B": SHADES["backward"], "W": SHADES["backward-weight"],
           "S": [style.ROLE["communication"]] * 2}
@@ -36,12 +37,14 @@ def explorer(name: str = "GPipe", *, ranks: int = 2, micro_batches: int = 3) -> 
     key = "".join(f'<span style="padding-right:14px"><span style="display:inline-block;width:11px;height:11px;'
                   f'background:{color}"></span> {text}</span>' for text, color in marks.items())
     alt = f"Pipeline explorer. {first.alt}"
+    image = (f'<img src="data:image/png;base64,{base64.b64encode(first.png).decode()}" width="{png_width(first.png)}" '
+             f'alt="{html.escape(first.alt, quote=True)}">')
     page = (
         f'<div data-course-pipeline data-lm-suppress-shortcuts="true" role="group" '
         f'aria-label="{html.escape(alt, quote=True)}" '
         f'style="max-width:{style.WIDTH}px;font:{style.TEXT}px {style.FONT};padding:4px 8px;color:inherit">'
         f'<div style="font-weight:600;font-size:{style.TEXT + 1}px">Pipeline explorer: who computes which micro-batch, '
-        f"when</div><div data-stage>{as_html(first)}</div>"
+        f"when</div><div data-stage>{image}</div>"
         f'<div data-line aria-live="polite" style="min-height:50px;padding-top:4px"></div>'
         f'<div data-key hidden style="opacity:.85">{key}<br>Numbers are micro-batches; pale boxes are every second '
         "chunk. One forward through all that a rank holds takes 1.</div>"

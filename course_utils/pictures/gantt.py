@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .. import style
 from ..timeline import Timeline
-from .picture import FONTS, Picture, blank, gridlines, to_png
+from .picture import FONTS, Picture, blank, to_png
 
 TEXT = FONTS | {"parse_math": False}  # a "$" in a title is one
 LEFT, RIGHT, HEAD, FOOT, LINE = 60, 26, 22, 60, 18  # px beside, above and below the bars, and of a line of text
@@ -145,8 +145,10 @@ def _chart(panels: Mapping[str, tuple[tuple[int, ...], list[Box]]], row: float, 
         ax.set_title(heading, loc="left", pad=4, **TEXT)
         ax.set_yticks([row * i + HIGH / 2 for i in range(len(ranks))], [f"rank {rank}" for rank in ranks])
         ax.set(xlim=(0, scale * seconds), ylim=(high, 0), facecolor="none")
-        ax.tick_params(labelcolor=style.GREY, labelsize=TEXT["fontsize"])
-        gridlines(ax, "x")
+        ax.tick_params(length=0, labelcolor=style.GREY, labelsize=TEXT["fontsize"])
+        ax.grid(axis="x", color=style.GREY, alpha=0.3, lw=0.7)
+        ax.set_axisbelow(True)
+        ax.spines[:].set_visible(False)
     axes[-1].set_xlabel(f"time ({unit})", labelpad=2, **TEXT)
     axes[-1].xaxis.set_major_formatter("{x:,g}")
     figure.text(8 / width, 1 - 6 / height, "\n".join(lines), va="top", **TEXT | {"fontsize": 9.7, "weight": "bold"})

@@ -17,14 +17,13 @@ from .. import style
 from ..errors import CourseError
 from . import board, curves
 from .picture import png_width
-from .screen import Place, forget, place_of, shell
+from .screen import Place, open_plots, place_of, shell
 
 T = TypeVar("T")
-Until: TypeAlias = subprocess.Popen | Iterable[subprocess.Popen] | Callable[[], Any] | None
+Until: TypeAlias = Iterable[subprocess.Popen] | Callable[[], Any]
 
 SHORTEST = 0.25  # seconds between two frames, and between two measurements of a rate
 SHARE = 0.02  # of one core's time that drawing may take
-FRAMES = 400  # at most, from one plot: a cell that sends thousands of messages loses some
 QUIET = 120.0  # seconds without anything new after which `follow` ends
 RATE = "steps/s"
 
@@ -44,18 +43,13 @@ class LivePlot:
         total: the number of steps there will be, for the x axis, the time left and the progress bar.
 
     Every value is kept in `data`, {name: {rank: ([steps], [values])}}; a new LivePlot starts empty.
-    With the environment variable COURSE_LIVE=0 only the final picture is drawn.
     """
 
     def __init__(self, *names: str, title: str = "", total: int | None = None) -> None:
         for name in names:
-            if not isinstance(name, str) or not name:
+            if not isinstance(name, str):
                 raise CourseError(f"LivePlot({name!r}): a panel is the name of a metric, for example LivePlot('loss').")
-        if total is not None and not (isinstance(total, int) and total > 0):
-            raise CourseError(f"LivePlot(total={total!r}): give a whole number of steps, or None.")
-        self.names, self.title, self.total = tuple(dict.fromkeys(names)), title, total
-        self.frames = 0
-        self._off = os.environ.get("COURSE_LIVE", "1") == "0"
+        self.names, self.title, self.total = names, title, total
         self._clear()
 
     def _clear(self) -> None:
@@ -68,112 +62,101 @@ class LivePlot:
         self._begun, self._due = float("inf"), float("-inf")
         self._ended: float | None = None
         self._items: tuple[int, int | None, str] | None = None  # of `live`: how many are done, of how many, called what
-        self._open = self._dirty = False
+        self._open = self._dirty = self._failed = False
         self._unit = "rank"  # what the series are called: "rank 0", "core 0"
         self._of_a_run = False  # of `launch`, which notes it for the board by itself
         self._elsewhere = False  # of a run that the notebook did not start
 
     def __repr__(self) -> str:
-        steps = max((len(xs) for series in self.data.values() for xs, _ in series.values()), default=0)
-        ranks = f", {len(self._counts)} {self._unit}s" if len(self._counts) > 1 else ""
-        return f"LivePlot({', '.join(self.names or self.data)}): {steps} steps{ranks}"
+        """The metrics with their last values, over all ranks."""
+        parts = []
+        for name, series in self._panels().items():
+            if lasts := [ys[-1] for _, ys in series.values()]:
+                ends = dict.fromkeys(map(style.number, (min(lasts), max(lasts))))
+                parts.append(f"{name} {' to '.join(ends)}")
+        return f"{self.title or 'curves'}: {', '.join(parts) or 'no values'}"
 
-    def update(self, step: float | None = None, *, rank: int = 0, **values: float) -> None:
+    def update(self, step: float | None = None, **values: float) -> None:
         """Add values, numbers or 0-d tensors, at `step` (counted from 0 when left out); draw when a frame is due.
 
         Between frames this takes a few microseconds, plus the wait for a tensor that is still being computed.
 
         Raises:
-            CourseError: the step is not finite, or `rank` is none.
             TypeError, ValueError, RuntimeError: a value is not one number.
         """
         now = time.monotonic()
         if not self._open:
             self._start(now)
-        self._take(step, rank, now, values)
-        self._dirty = True
+        self._take(0, step, now, values)
         if now >= self._due:
             self._frame(now)
 
-    def _take(self, step: float | None, rank: int, now: float, values: dict[str, Any]) -> None:
+    def add(self, record: dict[str, Any]) -> None:
+        """Add one record of a rank, `{"rank": r, "time": s, "step": n, **values}`; what is not a number is left out."""
+        values = {name: value for name, value in record.items() if isinstance(value, (int, float))}
+        rank, step, at = values.pop("rank", 0), values.pop("step", None), values.pop("time", None)
+        self._take(rank, step, time.monotonic() if at is None else at, values)
+
+    def _take(self, rank: int, step: float | None, now: float, values: dict[str, Any]) -> None:
         """Add these values of `rank`, all of them or, with an error, none."""
         if step is None:
             step = self._counts.get(rank, 0)
         elif type(step) is not int:
             step = as_float(step)
-            if step - step != 0:
-                raise CourseError(f"step is {step}; the x axis needs a finite number, for example the loop's counter.")
-        if rank not in self._counts and not (isinstance(rank, int) and rank >= 0):
-            raise CourseError(f"rank is {rank!r} ({type(rank).__name__}); ranks are whole numbers from 0.")
         for name, value in {name: as_float(value) for name, value in values.items()}.items():
-            xs, ys = self.data.setdefault(name, {}).setdefault(rank, ([], []))
-            xs.append(step)
-            ys.append(value)
-        self._counts[rank], self._latest[rank] = step + 1, now
+            self._append(name, rank, step, value)
+        self._counts[rank], self._latest[rank], self._dirty = step + 1, now, True
         if RATE not in values:  # else the caller measures it
-            mark = self._marks.get(rank)
-            if mark is None or step < mark[1]:
+            begun, first = self._marks.setdefault(rank, (now, step))
+            if step < first:
                 self._marks[rank] = now, step
-            elif now - mark[0] >= SHORTEST and step > mark[1]:
-                self._rate(rank, now, step, mark)
+            elif now - begun >= SHORTEST and step > first:
+                self._rate(rank, now, step)
 
-    def _rate(self, rank: int, now: float, step: float, mark: tuple[float, float]) -> None:
-        xs, ys = self.data.setdefault(RATE, {}).setdefault(rank, ([], []))
+    def _append(self, name: str, rank: int, step: float, value: float) -> None:
+        xs, ys = self.data.setdefault(name, {}).setdefault(rank, ([], []))
         xs.append(step)
-        ys.append((step - mark[1]) / (now - mark[0]))
+        ys.append(value)
+
+    def _rate(self, rank: int, now: float, step: float) -> None:
+        begun, first = self._marks[rank]
+        self._append(RATE, rank, step, (step - first) / (now - begun))
         self._marks[rank] = now, step
 
-    def add(self, record: dict[str, Any]) -> None:
-        """Add one record of a rank, `{"rank": r, "time": s, "step": n, **values}`; what is not a number is left out."""
-        values = dict(record)
-        rank, at, step = values.pop("rank", 0), values.pop("time", None), values.pop("step", None)
-        for name in list(values):
-            try:
-                values[name] = as_float(values[name])
-            except (TypeError, ValueError, RuntimeError):
-                del values[name]
-        with contextlib.suppress(CourseError, TypeError, ValueError):
-            self._take(step, rank, time.monotonic() if at is None else as_float(at), values)
-            self._dirty = True
-
-    def follow(self, folder: str | os.PathLike, *, until: Until = None) -> None:
+    def follow(self, folder: str | os.PathLike, *, until: Until = ()) -> None:
         """Draw what the ranks of a run append to JSONL files in `folder`, a record a line, until the run ends.
 
         Args:
             folder: where the files are or will be, on a disk that hosts share, too; `runs`, for what `export` wrote.
-            until: the run's `subprocess.Popen`, several, or a function that is asked ten times a second whether the
-                run is over. Without it, what is there now is drawn.
+            until: the processes of the run, or a function that is asked ten times a second whether it is over. Without
+                them, what is there now is drawn.
         """
-        processes = [until] if isinstance(until, subprocess.Popen) else until or []
-        over = until if callable(until) else lambda: None not in [process.poll() for process in processes]
+        over = until if callable(until) else lambda: None not in [process.poll() for process in until]
         self.open()
         self._of_a_run, self._elsewhere, self._begun = False, True, float("inf")  # it began with its first record
         read: dict[Path, int] = {}
-        shift, news = time.monotonic() - time.time(), time.monotonic()
+        shift, news, done = time.monotonic() - time.time(), time.monotonic(), False
         try:
-            while True:
+            while not done:
                 done = over()  # asked before reading: what is written before the end is read
                 for path in sorted(Path(folder).glob("*.jsonl")):
-                    rank, lines = int("".join(filter(str.isdigit, path.stem)) or 0), b""
+                    whole = b""
                     with contextlib.suppress(OSError), path.open("rb") as file:  # a shared disk may be away
                         file.seek(read.get(path, 0))
-                        lines = file.read()
-                    lines = lines[: lines.rfind(b"\n") + 1]  # the last one may be half-written
-                    read[path] = read.get(path, 0) + len(lines)
-                    for line in lines.splitlines():
+                        whole = b"".join(line for line in file if line.endswith(b"\n"))  # not what is half-written
+                    read[path] = read.get(path, 0) + len(whole)
+                    for line in whole.splitlines():
                         news = time.monotonic()
                         with contextlib.suppress(ValueError, TypeError, AttributeError):  # a kill cut the line off
                             record = json.loads(line)
                             at = record.get("time", time.time()) + shift
-                            self.add({"rank": rank} | record | {"time": at})
+                            self.add(record | {"time": at})
                             self._begun = min(self._begun, at)
                 self.tick()
-                if done:
-                    return
-                if time.monotonic() - news > QUIET:
+                if not done and time.monotonic() - news > QUIET:
                     print(f"Nothing new in {folder} for {QUIET:g} s: the plot ends here. The run may go on.")
                     return
-                time.sleep(0.1)
+                time.sleep(0 if done else 0.1)
         finally:
             self.close()
 
@@ -183,13 +166,13 @@ class LivePlot:
             self._clear()
         self._unit, self._of_a_run = unit, True
         self._start(time.monotonic())
-        if not self._off and shell() is not None:
+        if shell() is not None:
             self._place.show({"text/html": "<i>waiting for the first values</i>", "text/plain": repr(self)})
 
     def _start(self, now: float) -> None:
         self._open, self._ended, self._begun = True, None, min(self._begun, now)
         if shell() is not None:
-            cell, place = place_of(self, self.close)
+            cell, place = place_of(self)
             if cell != self._cell:
                 self._cell, self._place = cell, place
 
@@ -205,11 +188,11 @@ class LivePlot:
         if not self._open:
             return
         self._open, self._ended = False, time.monotonic()
-        forget(self)
-        for rank, mark in self._marks.items():  # a run shorter than a rate's window still gets its one rate
+        open_plots.discard(self)
+        for rank, (begun, first) in self._marks.items():  # a run shorter than a rate's window still gets its one rate
             last, at = self._counts[rank] - 1, self._latest[rank]
-            if rank not in self.data.get(RATE, {}) and last > mark[1] and at > mark[0]:
-                self._rate(rank, at, last, mark)
+            if rank not in self.data.get(RATE, {}) and last > first and at > begun:
+                self._rate(rank, at, last)
         if not self._of_a_run:
             lasts = {name: series[min(series)][1][-1] for name, series in self.data.items()}
             board.note(self.title or ", ".join(lasts), lasts, seconds=self._ended - self._begun)
@@ -218,25 +201,25 @@ class LivePlot:
                 self._place.show(*self._picture(self._ended))
 
     def _frame(self, now: float) -> None:
-        if self._off or self.frames >= FRAMES or shell() is None:
-            self._due = float("inf") if self._off or self.frames >= FRAMES else now + SHORTEST
-            return
         began = time.thread_time()
-        try:
-            self._place.show({"text/html": self._html(now), "text/plain": repr(self)})
-        except Exception as error:  # a picture never ends a training run
-            self._off = True
-            print(f"The live plot stopped ({type(error).__name__}: {error}); the values are still collected.")
-        self.frames += 1
+        if shell() is not None and not self._failed:
+            try:
+                self._place.show({"text/html": self._html(now), "text/plain": repr(self)})
+            except Exception as error:  # a picture never ends a training run
+                self._failed = True
+                print(f"The live plot stopped ({type(error).__name__}: {error}); the values are still collected.")
         self._dirty = False
-        # Long runs get rarer frames, so that FRAMES of them last for more than an hour.
+        # Long runs get rarer frames: of a cell that sends thousands of messages some are lost.
         self._due = now + max(SHORTEST, (time.thread_time() - began) / SHARE, (now - self._begun) / 60)
 
-    def _each(self, iterator: Iterator[T], total: int | None, unit: str) -> Iterator[T]:
+    def _each(self, iterable: Iterable[T], unit: str) -> Iterator[T]:
+        total = None
+        with contextlib.suppress(TypeError):  # it has no length
+            total = len(iterable)
         self._begun, self._items = time.monotonic(), (0, total, unit)
         self._start(self._begun)
         try:
-            for done, item in enumerate(iterator, 1):
+            for done, item in enumerate(iterable, 1):
                 yield item
                 self._items = done, total, unit
                 if (now := time.monotonic()) >= self._due:
@@ -244,21 +227,11 @@ class LivePlot:
         finally:  # also reached when the loop is left by break, an error or an interrupt: Python closes this generator
             self.close()
 
-    def _draw(self, foot: str = "") -> curves.Drawing | None:
-        """The panels; None where there are none yet."""
-        panels = {name: self.data.get(name, {}) for name in (self.names or [n for n in self.data if n != RATE])}
-        if not panels:
-            return None
-        return curves.draw(panels, title=self.title, total=self.total, unit=self._unit, foot=foot)
+    def _panels(self) -> curves.Panels:
+        return {name: self.data.get(name, {}) for name in self.names or [name for name in self.data if name != RATE]}
 
-    def _says(self) -> str:
-        """The metrics with their last values, over all ranks."""
-        parts = []
-        for name in self.names or [name for name in self.data if name != RATE]:
-            lasts = [ys[-1] for _, ys in self.data.get(name, {}).values()]
-            ends = dict.fromkeys(map(style.number, (min(lasts), max(lasts)))) if lasts else {}
-            parts += [f"{name} {' to '.join(ends)}"] * bool(ends)
-        return f"{self.title or 'curves'}: {', '.join(parts) or 'no values'}"
+    def _draw(self, foot: str = "") -> curves.Drawing:
+        return curves.draw(self._panels(), title=self.title, total=self.total, unit=self._unit, foot=foot)
 
     def _progress(self, now: float) -> tuple[str, float]:
         """Items, rate, and the time left, at the end the time it took; and which part is done, from 0 to 1."""
@@ -278,23 +251,18 @@ class LivePlot:
         return " · ".join(parts), min(1.0, done / total) if total else 0.0
 
     def _html(self, now: float) -> str:
-        drawing, (line, part) = self._draw(), self._progress(now)
+        line, part = self._progress(now)
         bar = (f'<div style="height:3px;margin:5px 0 0 8px;max-width:360px;background:rgba(128,128,128,.3)"><div style='
                f'"height:3px;width:{100 * part:.1f}%;background:{style.RANK[0]}"></div></div>')
-        return ((drawing.svg(self._says()) if drawing is not None else "") + bar * (part > 0 and self._ended is None)
+        return ((self._draw().svg(repr(self)) if self._panels() else "") + bar * (part > 0 and self._ended is None)
                 + f'<div style="font:{style.TEXT}px {style.FONT};padding:3px 8px;font-variant-numeric:tabular-nums">'
                 f"{html.escape(line)}</div>")
 
     def _picture(self, now: float) -> tuple[dict[str, str], dict]:
         line = self._progress(now)[0]
-        drawing = self._draw(line) if any(self.data.values()) else None
-        if drawing is None:
+        if not any(self._panels().values()):
             return {"text/html": self._html(now), "text/plain": line}, {}
-        text = f"{self._says()} ({line})"
-        try:
-            image = drawing.png()
-        except Exception as error:  # no matplotlib, or it failed: the last frame stays
-            return {"text/html": self._html(now), "text/plain": f"{text}; no PNG: {error}"}, {}
+        image, text = self._draw(line).png(), f"{self!r} ({line})"
         look = {"width": png_width(image), "alt": text}
         return {"image/png": base64.b64encode(image).decode(), "text/plain": text}, {"image/png": look}
 
@@ -307,14 +275,4 @@ def live(iterable: Iterable[T], plot: LivePlot | None = None, *, unit: str = "st
         plot: the curves to show above the line; give it values in the loop with `plot.update(loss=loss)`.
         unit: what an item is called: "step", "epoch".
     """
-    if plot is not None and not isinstance(plot, LivePlot):
-        raise CourseError(f"live(…, {plot!r:.60}): the second argument is a LivePlot, for example LivePlot('loss').")
-    try:
-        iterator = iter(iterable)
-    except TypeError:
-        text = f"live({iterable!r:.60}) has nothing to loop over: give it a DataLoader, a list or a range."
-        raise CourseError(text) from None
-    total = None
-    with contextlib.suppress(TypeError):
-        total = len(iterable)
-    return (plot or LivePlot())._each(iterator, total, unit)
+    return (plot or LivePlot())._each(iterable, unit)

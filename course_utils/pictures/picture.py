@@ -6,7 +6,6 @@ HTML follows the page's theme and may bring a script. Every viewer of notebooks 
 
 from __future__ import annotations
 
-import base64
 import html
 import io
 import json
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from .. import style
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLORS = 255  # of a PNG: text and a dozen hues need no more, and a notebook's outputs stay a quarter of the size
@@ -40,23 +38,23 @@ class Picture:
         return (self.png, {"width": png_width(self.png), "alt": self.alt}) if self.png else None
 
 
-def player(frames: Iterable[object], *, title: str, alt: str, captions: Sequence[str] = ()) -> Picture:
+def player(frames: Iterable[Picture | str], *, title: str, alt: str, captions: Sequence[str]) -> Picture:
     """Frames to step through with buttons, a slider or the arrow keys; works in a saved page with no kernel.
 
     Args:
-        frames: pictures, timelines, or HTML or SVG strings; without JavaScript the first one is shown.
+        frames: pictures in HTML, or strings of HTML or SVG; without JavaScript the first one is shown.
         captions: a line below each frame.
     """
-    frames = [frame if isinstance(frame, str) else as_html(frame) for frame in frames]
-    data = {"frames": frames, "captions": list(captions) or None}
+    frames = [frame if isinstance(frame, str) else frame.html for frame in frames]
+    data = {"frames": frames, "captions": list(captions)}
     # "</script>" inside a frame must not end the script that holds it.
     stored = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    first = f"1 of {len(frames)}" + (f": {captions[0]}" if captions else "")
     page = (
         f'<div data-course-player data-lm-suppress-shortcuts="true" role="group" '
         f'aria-label="{html.escape(f"{title}: {alt}", quote=True)}" style="{style.BOX}">'
         f"{heading(title)}<div data-stage>{frames[0]}</div>"
-        f'<div data-line aria-live="polite" style="min-height:18px">{html.escape(first)}</div>'
+        f'<div data-line aria-live="polite" style="min-height:18px">1 of {len(frames)}: '
+        f"{html.escape(captions[0])}</div>"
         f'<script type="application/json">{stored}</script><script>{script("player.js")}</script></div>'
     )
     return Picture(page, f"{title}: {alt}")
@@ -65,15 +63,6 @@ def player(frames: Iterable[object], *, title: str, alt: str, captions: Sequence
 def heading(title: str) -> str:
     """The line above a picture in HTML; nothing without a title."""
     return f'<div style="font-weight:600;padding-bottom:5px">{html.escape(title)}</div>' if title else ""
-
-
-def as_html(frame: Any) -> str:
-    """Whatever draws itself, as HTML: pictures, timelines, tables."""
-    if shown := getattr(frame, "_repr_html_", lambda: None)():
-        return shown
-    png, look = frame._repr_png_()
-    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-    return f'<img src="{source}" width="{look["width"]}" alt="{html.escape(look["alt"], quote=True)}">'
 
 
 def script(*names: str) -> str:
@@ -87,14 +76,6 @@ def blank(width: int, height: int) -> Figure:
     from matplotlib.figure import Figure  # no pyplot: no global state, safe in threads
 
     return Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
-
-
-def gridlines(ax: Axes, axis: str) -> None:
-    """Grey lines across the `axis`, "x" or "y", behind all else, in place of the frame and the ticks."""
-    ax.tick_params(length=0)
-    ax.grid(axis=axis, color=style.GREY, alpha=0.3, lw=0.7)
-    ax.set_axisbelow(True)
-    ax.spines[:].set_visible(False)
 
 
 def to_png(figure: Figure) -> bytes:

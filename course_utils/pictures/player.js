@@ -16,7 +16,7 @@ function build(root) {
   function show(i) {
     at = Math.max(0, Math.min(n - 1, i));
     stage.innerHTML = data.frames[at];
-    line.textContent = (at + 1) + " of " + n + (data.captions ? ": " + data.captions[at] : "");
+    line.textContent = (at + 1) + " of " + n + ": " + data.captions[at];
     slider.value = at; slider.setAttribute("aria-valuetext", line.textContent);
     back.disabled = at === 0; next.disabled = at === n - 1;
     back.style.opacity = at === 0 ? .4 : 1; next.style.opacity = at === n - 1 ? .4 : 1;

