@@ -264,8 +264,6 @@ def make(name: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> Sched
     Raises:
         CourseError: it cannot be made with these numbers.
     """
-    if chunks > 1 and name != "interleaved":
-        raise CourseError(f"{name} gives each rank one part of the model; chunks={chunks} needs 'interleaved'.")
     if name == "interleaved" and (ranks < 2 or micro_batches % rounds(ranks, micro_batches)):
         raise CourseError(f"interleaved needs 2 ranks or more, and takes micro-batches in equal rounds; {ranks} ranks "
                           f"take {micro_batches} in {rounds(ranks, micro_batches)} rounds.")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from course_utils import CourseError, LivePlot, check, launch, live, pick, pictures
+from course_utils import CourseError, LivePlot, check, launch, pick, pictures
 
 
 def train(steps: int = 1) -> int:
@@ -30,7 +30,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
     "pick('gpu')": (lambda: pick("gpu"), "gpu", "cuda"),
     "pick(-1)": (lambda: pick(-1), "-1", "cpu"),
     "LivePlot(3)": (lambda: LivePlot(3), "3", "LivePlot("),
-    "live(3)": (lambda: list(live(3)), "3", "range"),
     "pictures.collective('all_gather')": (lambda: pictures.collective("all_gather"), "'all_gather'", "all-gather"),
     "check.rank_devise": (lambda: check.rank_devise, "rank_devise", "rank_device"),
 }

@@ -66,7 +66,6 @@ def test_the_classic_two_stage_picture():
 
 def test_what_makes_no_schedule_is_said_in_words():
     for numbers, says in [
-        (("1F1B", 4, 8, 2), "1F1B gives each rank one part.*needs 'interleaved'"),
         (("interleaved", 4, 9, 2), "4 ranks take 9 in 2 rounds"), (("interleaved", 1, 8, 1), "needs 2 ranks or more"),
     ]:
         name, ranks, micro_batches, chunks = numbers

@@ -43,7 +43,7 @@ def test_last_begins_where_the_first_rank_begins_its_last_one():
     timeline = Timeline([Span(r, name, i + 0.1 * r + at, i + 0.1 * r + at + 0.4) for i in range(3) for r in (0, 1)
                          for name, at in (("forward", 0.0), ("backward", 0.5))], title="t")
     last = timeline.last("forward")
-    assert (last.start, len(last), last.title) == (2.0, 4, "t")
+    assert (last.start, len(last.spans), last.title) == (2.0, 4, "t")
     assert timeline.last("backward").start == 2.5
     with pytest.raises(CourseError, match="No span is named 'all-reduce', but: backward, forward"):
         timeline.last("all-reduce")

@@ -1,7 +1,5 @@
-"""Writes the repository's address wherever one is needed: `make badges REPO=owner/name`. `REPO=` takes it out again.
-
-That is: badges in README and notebooks, and in these the cell that installs the package on Colab and Kaggle.
-"""
+"""Writes the repository's address, `make badges REPO=owner/name`, or takes it out again, `REPO=`: badges in README and
+notebooks, and in these the cell that installs the package on Colab and Kaggle."""
 
 from __future__ import annotations
 
@@ -53,4 +51,4 @@ def stamp(root: Path, repo: str) -> None:
 
 
 if __name__ == "__main__":
-    stamp(Path(__file__).parent.parent, sys.argv[1].strip() if len(sys.argv) > 1 else "")
+    stamp(Path(__file__).parent.parent, "".join(sys.argv[1:]).strip())

@@ -30,22 +30,17 @@ def matmul(split: str, ranks: int = 2) -> Picture:
 
 def steps(split: str, ranks: int) -> list[list[tuple[Matrix, Matrix, Matrix]]]:
     """What each rank holds of x, A and y: at the start, once it has computed, and once they have talked."""
-    own = [range(r * 4 // ranks, (r + 1) * 4 // ranks) for r in range(ranks)]
-    held = [(X, _keep(A, ALL, mine)) if split == "column" else (_keep(X, ALL, mine), _keep(A, mine, ALL))
-            for mine in own]
-    nothing, whole = _keep(product(X, A), ALL, range(0)), product(X, A)
-    return [[(x, a, nothing) for x, a in held], [(x, a, product(x, a)) for x, a in held],
-            [(x, a, whole) for x, a in held]]
+    whole, held = product(ALL), []
+    for r in range(ranks):
+        mine = range(r * 4 // ranks, (r + 1) * 4 // ranks)
+        held.append((X, _keep(A, ALL, mine), _keep(whole, ALL, mine)) if split == "column" else
+                    (_keep(X, ALL, mine), _keep(A, mine, ALL), product(mine)))
+    return [[(x, a, _keep(y, ALL, range(0))) for x, a, y in held], held, [(x, a, whole) for x, a, _ in held]]
 
 
-def product(x: Matrix, a: Matrix) -> Matrix:
-    """x A of what is held: terms with a missing factor are left out, a number without any term is missing."""
-
-    def number(row: tuple, j: int) -> int | None:
-        terms = [n * a[k][j] for k, n in enumerate(row) if n is not None and a[k][j] is not None]
-        return sum(terms) if terms else None
-
-    return tuple(tuple(number(row, j) for j in ALL) for row in x)
+def product(terms: range) -> Matrix:
+    """x A, summed over these columns of x and rows of A."""
+    return tuple(tuple(sum(row[k] * A[k][j] for k in terms) for j in ALL) for row in X)
 
 
 def _keep(matrix: Matrix, rows: range, columns: range) -> Matrix:

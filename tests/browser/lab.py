@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -37,17 +37,16 @@ class Notebook:
 
     def __init__(self, page, name: str) -> None:
         self.page, self.name = page, name
-        page.wait_for_function(
-            "window.jupyterapp && jupyterapp.shell.currentWidget?.content?.model?.cells?.length", timeout=60_000
-        )
+        page.set_default_timeout(600_000)
+        page.wait_for_function(LOADED)
         page.evaluate(CONNECTED)
         self.sources = page.evaluate(SOURCES)
 
-    def index(self, cell: int | str, after: int = -1) -> int:
+    def index(self, cell: int | str) -> int:
         if isinstance(cell, int):
             return cell
-        found = [i for i, source in enumerate(self.sources) if cell in source and i > after]
-        assert found, f"{self.name} has no cell with {cell!r} after cell {after}"
+        found = [i for i, source in enumerate(self.sources) if cell in source]
+        assert found, f"{self.name} has no cell with {cell!r}"
         return found[0]
 
     def select(self, cell: int | str) -> int:
@@ -70,12 +69,6 @@ class Notebook:
         self.page.evaluate("() => window.__run")
         return self.outputs(index)
 
-    def run_all(self) -> float:
-        """Run the notebook from top to bottom; the seconds that it took."""
-        began = time.monotonic()
-        self.page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
-        return time.monotonic() - began
-
     def outputs(self, cell: int | str) -> list[dict]:
         return self.page.evaluate(OUTPUTS, self.index(cell))
 
@@ -96,6 +89,7 @@ class Notebook:
         self.sources = self.page.evaluate(SOURCES)
 
     def command(self, name: str) -> None:
+        """Do what a menu's entry does, to its end."""
         self.page.evaluate("name => jupyterapp.commands.execute(name)", name)
 
     def shot(self, name: str) -> None:
@@ -137,9 +131,8 @@ def lab(playwright, chromium: str, folder: Path, theme: str) -> Iterator[Lab]:
         file = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True)
         file.write_text(text)
-    subprocess.run(
-        [sys.executable, "-m", "jupyter", "trust", *sorted((folder / "notebooks").glob("*.ipynb"))], check=True
-    )
+    pages = sorted((folder / "notebooks").glob("*.ipynb"))
+    subprocess.run([sys.executable, "-m", "jupyter", "trust", *pages], check=True)
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--port=0", "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.root_dir={folder / 'notebooks'}", "--IdentityProvider.token=",
@@ -156,20 +149,16 @@ def lab(playwright, chromium: str, folder: Path, theme: str) -> Iterator[Lab]:
         browser.close()
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(600)
 
 
-def answering(process: subprocess.Popen, log: Path, seconds: float = 60) -> str:
+def answering(process: subprocess.Popen, log: Path) -> str:
     """The address of a server, when it answers."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and process.poll() is None:
-        found = [word for word in log.read_text().split() if word.startswith("http://127.0.0.1:")]
-        if found:
-            address = found[0].split("/lab")[0].rstrip("/")
-            try:
-                urllib.request.urlopen(f"{address}/api", timeout=1)
-                return address
-            except OSError:
-                pass
+    while process.poll() is None:
+        with suppress(OSError, StopIteration):
+            found = next(word for word in log.read_text().split() if word.startswith("http://127.0.0.1:"))
+            address = found.split("/lab")[0].rstrip("/")
+            urllib.request.urlopen(f"{address}/api", timeout=10)
+            return address
         time.sleep(0.2)
     raise AssertionError(f"JupyterLab did not start: {log.read_text()[-2000:]}")
