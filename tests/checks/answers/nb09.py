@@ -1,0 +1,95 @@
+"""Answers to the exercises of notebook 09."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import distribute_tensor
+
+from course_utils import pick
+from course_utils.checks.nb09_fsdp import choose_units, start_sharded
+
+
+def units(cut, root=True, **options):
+    def in_units(model, mesh):
+        for unit in cut(list(model.blocks)):
+            fully_shard(unit, mesh=mesh, **options)
+        if root:
+            fully_shard(model, **options)  # its own mesh: all ranks
+
+    return in_units
+
+
+def by(count):
+    return lambda blocks: [blocks[i : i + count] for i in range(0, len(blocks), count)]
+
+
+def ends_with_the_blocks(model, mesh):
+    first, *inner, last = by(2)(list(model.blocks))
+    for unit in ([model.embed, *first], *inner, [*last, model.norm, model.head], model):
+        fully_shard(unit, mesh=mesh)
+
+
+def never_synchronised(model, mesh):
+    choose_units(model, mesh)
+    model.set_requires_gradient_sync(False)
+
+
+def on_meta(make, mesh):
+    with torch.device("meta"):
+        model = make()
+    return fully_shard(model, mesh=mesh)
+
+
+def assigned(make, draw, mesh):
+    model, state = on_meta(make, mesh), {}
+    for name, p in model.named_parameters():
+        state[name] = distribute_tensor(draw(name, p.shape).to(pick()), mesh, p.placements, src_data_rank=None)
+    model.load_state_dict(state, assign=True)
+    return model
+
+
+def own_rows(rows):
+    @torch.no_grad()
+    def start(make, draw, mesh):
+        model = on_meta(make, mesh).to_empty(device=pick())
+        for name, p in model.named_parameters():
+            p.to_local().copy_(rows(draw(name, p.shape), p.to_local(), -(-p.shape[0] // mesh.size()) * dist.get_rank()))
+        return model
+
+    return start
+
+
+def whole_first(make, draw, mesh):
+    model = make().to(pick())
+    for name, p in model.named_parameters():
+        p.data.copy_(draw(name, p.shape))
+    return fully_shard(model, mesh=mesh)
+
+
+def frozen(make, draw, mesh):
+    return start_sharded(make, draw, mesh).requires_grad_(False)
+
+
+def only_dtensors(make, draw, mesh):
+    with torch.device("meta"):
+        model = make()
+    for layer, filled in zip(model, start_sharded(make, draw, mesh), strict=True):
+        layer.weight, layer.bias = (nn.Parameter(p.detach()) for p in filled.parameters())
+    return model
+
+
+RIGHT = {
+    "choose_units": [ends_with_the_blocks, units(lambda blocks: by(2)(blocks)[::-1], reshard_after_forward=True)],
+    "start_sharded": [own_rows(lambda whole, part, start: whole[start : start + len(part)]), assigned],
+}
+WRONG = {
+    "choose_units": [
+        units(by(4)), units(by(8)), never_synchronised, units(by(2), root=False),
+        units(by(2), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)),
+    ],
+    "start_sharded": [
+        whole_first, frozen, only_dtensors, own_rows(lambda whole, part, start: whole[: len(part)]),
+        own_rows(lambda whole, part, start: whole.chunk(dist.get_world_size())[dist.get_rank()]),
+    ],
+}
