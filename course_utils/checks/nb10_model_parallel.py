@@ -1,0 +1,100 @@
+"""Exercises of notebook 10: who waits how long, also measured on 3 real ranks, and where to cut a stack of layers."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations, islice, pairwise
+from operator import index
+
+import torch
+import torch.distributed as dist
+
+from ..machine import pick
+from .exercise import exercise
+from .probes import everyones
+
+
+def idle_shares(forward, backward):
+    """A rank computes while its own forward and backward last; in the rest of a batch's time it waits."""
+    busy = [f + b for f, b in zip(forward, backward, strict=True)]
+    return [1 - own / sum(busy) for own in busy]
+
+
+def measured_idle(forward: Sequence[float], backward: Sequence[float], batches: int) -> float:
+    """This rank's idle share while batches go forward through all ranks, and back, one after the other."""
+    rank, last, batch, busy = dist.get_rank(), dist.get_world_size() - 1, torch.zeros(1, device=pick()), 0.0
+    dist.barrier()
+    began = time.perf_counter()
+    for _ in range(batches):
+        for seconds, source, target in ((forward[rank], rank - 1, rank + 1), (backward[rank], rank + 1, rank - 1)):
+            if 0 <= source <= last:
+                dist.recv(batch, source)
+                batch.item()  # on an accelerator recv returns at once; whoever reads waits
+            start = time.perf_counter()
+            time.sleep(seconds)
+            busy += time.perf_counter() - start
+            if 0 <= target <= last:
+                dist.send(batch, target)
+    dist.barrier()
+    return 1 - busy / (time.perf_counter() - began)
+
+
+@exercise(idle_shares, ranks=(3,), mistakes={
+    "these are the shares in which a rank computes; in the rest of the time it waits":
+        lambda forward, backward: [1 - share for share in idle_shares(forward, backward)],
+    "these are percent; a share is a number from 0 to 1":
+        lambda forward, backward: [100 * share for share in idle_shares(forward, backward)],
+    "these are seconds; a share is a part of the whole time":
+        lambda forward, backward: [share * sum(forward + backward) for share in idle_shares(forward, backward)],
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    paced = [0.03, 0.01, 0.02], [0.06, 0.02, 0.04]
+    for forward, backward in (([1, 1], [2, 2]), ([1.0] * 4, [2.0] * 4), ([3.0, 1.0, 2.0], [6.0, 2.0, 2.0]), ([5], [1]),
+                              ([0, 1, 2, 3, 4], [2] * 5), paced):
+        call, given = f"idle_shares({forward}, {backward})", ([*forward], [*backward])
+        said = answer(*given)
+        yield call, said
+        yield f"{call}: what it was given, afterwards", given
+    both = said, everyones(measured_idle(*paced, batches=2))
+    said, measured = (", ".join(f"{float(share):.0%}" for share in shares) for shares in both)
+    yield "", f"Of {paced[0]} and {paced[1]} seconds you say {said}; three real ranks measured {measured}."
+
+
+def balance(costs, stages):
+    """Of all ways to cut, the one whose slowest stage is the fastest."""
+
+    def slowest(cuts):
+        return max(sum(costs[a:b]) for a, b in pairwise((0, *cuts, len(costs))))
+
+    cuts = min(combinations(range(1, len(costs)), stages - 1), key=slowest)
+    return [b - a for a, b in pairwise((0, *cuts, len(costs)))]
+
+
+def stage_costs(costs, counts):
+    layers = iter(costs)
+    return [sum(islice(layers, count)) for count in counts]
+
+
+def costs_of_the_stages(costs, stages):
+    return stage_costs(costs, balance(costs, stages))
+
+
+@exercise(balance, mistakes={
+    "these are the costs of the stages; how many layers each takes was the question": costs_of_the_stages,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    draw = random.Random(0)
+    cases = [([1] * 8, 4), ([8, 1, 1, 1, 1, 1, 1, 2], 4), ([5, 4, 3], 3), ([2, 3], 1), ([5, 3, 8, 1], 3)]
+    cases += [([draw.randint(1, 9) for _ in range(10)], stages) for stages in (2, 3, 4, 5)]
+    for costs, stages in [*cases, ([4, 4, 1, 1, 1, 1, 2, 2], 4)]:
+        call, given = f"balance({costs}, {stages})", [*costs]
+        counts = answer(given, stages)
+        yield f"{call}: the costs afterwards", given
+        yield f"{call}: how many stages", None if counts is None else len(counts)
+        counts = [index(count) for count in counts]  # of any type of whole numbers
+        yield f"{call}: how many layers its stages take together", sum(counts)
+        yield f"{call}: each stage takes at least one layer", min(counts) > 0
+        yield f"{call}: the cost of its slowest stage", max(stage_costs(costs, counts))
+    yield "", "The slowest stage is as fast as can be each time."
