@@ -246,8 +246,8 @@ class Schedule:
         for step in order:
             key, who = step[:3], f"{self.name}, rank {rank}: {step}"
             if key not in wanted:
-                raise CourseError(f"{who} of part {step.stage} is not this rank's; it has micro-batches 0 to "
-                                  f"{self.micro_batches - 1} of part {rank}.")
+                raise CourseError(f"{who} of part {step.stage} is not to be done here; rank {rank} has micro-batches 0 "
+                                  f"to {self.micro_batches - 1} of part {rank}.")
             if key in done:
                 raise CourseError(f"{who} is there twice; every micro-batch goes once forward and once backward.")
             before = chain[max(chain.index(step.name) - 1, 0)]

@@ -77,7 +77,7 @@ def test_what_makes_no_schedule_is_said_in_words():
         (("F0 F1 B0 B1", "B0 F0 F1 B1"), "rank 1: backward 0 stands before its forward"),
         (("F0 F1 B0 B1", "F0 G1"), "order of rank 1 is 'F0 G1': write F and B"),
         (("F0 F1 B0 B1", ["F0"]), "order of rank 1 is ['F0']: write F and B"),
-        (("F0 F1 F2 B0 B1", "F0 F1 B0 B1"), "rank 0: forward 2 of part 0 is not this rank's"),
+        (("F0 F1 F2 B0 B1", "F0 F1 B0 B1"), "rank 0: forward 2 of part 0 is not to be done here"),
         (("F0 F1 B0 B1", "F0 B0 F1 B1 W0 W1"), "rank 0: backward-weight 0 is missing"),
         (("F0 F1 B0 W0 B1 W1", "F0 W0 B0 F1 B1 W1"), "rank 1: backward-weight 0 stands before its backward-input"),
     ]:

@@ -194,8 +194,7 @@ def _in_words(error: RankError, ranks: tuple[int, ...]) -> str:
     reached = [line for line in error.run.output[error.rank or 0].splitlines() if line.startswith(AT)]
     text = re.sub(r"waits? in all_gather_object here: \(no line known\)", "had returned", text)  # in _anywhere
     if not ranks:
-        text = text.replace("rank 0 of 1 ", "It ").replace("rank 0 is here:", "It is here:")
-        text = text.replace("rank 0 waits", "It waits")
+        text = re.sub(r"^rank 0 (of 1 )?", "It ", text, flags=re.MULTILINE)
         if "\n" not in text:  # no line of the learner's: the look could not use what it got
-            text = text.replace("It raised", "What it returned cannot be used:")
+            text = text.replace("It raised", "What it returned cannot be used:").replace(": CourseError:", ":")
     return f"{reached[-1].removeprefix(AT)}: {text}" if reached and reached[-1] != AT else text

@@ -1,0 +1,108 @@
+"""Answers to the exercises of notebook 12."""
+
+from course_utils.checks.nb12_pipeline_parallel import forwards_first, write_1f1b, write_zero_bubble
+
+# -- 1F1B --------------------------------------------------------------------------------------------------------------
+
+
+def by_what_it_holds(rank, ranks, micro_batches):
+    done, order = {"F": 0, "B": 0}, []
+    while done["B"] < micro_batches:
+        what = "F" if done["F"] < micro_batches and done["F"] - done["B"] < ranks - rank else "B"
+        order.append(f"{what}{done[what]}")
+        done[what] += 1
+    return "  ".join(order) + "\n"
+
+
+def last_micro_batch_first(rank, ranks, micro_batches):
+    when = {f"F{micro_batches - 1 - k}": 2 * (k - ranks + rank) + 1 for k in range(micro_batches)}
+    when |= {f"B{micro_batches - 1 - k}": 2 * k for k in range(micro_batches)}
+    return " ".join(sorted(when, key=when.get))
+
+
+def ahead_by(ahead):
+    """1F1B that does so many forwards ahead."""
+
+    def write_1f1b(rank, ranks, micro_batches):
+        first = min(ahead(rank, ranks), micro_batches)
+        words = [f"F{k}" for k in range(first)]
+        for k in range(micro_batches):
+            words += [f"B{k}"] + [f"F{k + first}"] * (k + first < micro_batches)
+        return " ".join(words)
+
+    return write_1f1b
+
+
+def with_too_many(rank, ranks, micro_batches):
+    return " ".join([f"F{k}" for k in range(ranks - rank)] + [f"B{k}" for k in range(micro_batches)])
+
+
+def up_to_four_ranks(rank, ranks, micro_batches):
+    return (write_1f1b if ranks <= 4 else forwards_first)(rank, ranks, micro_batches)
+
+
+def on_rank_0_only(rank, ranks, micro_batches):
+    return None if rank else write_1f1b(rank, ranks, micro_batches)
+
+
+def a_list(rank, ranks, micro_batches):
+    return write_1f1b(rank, ranks, micro_batches).split()
+
+
+def never_ends(rank, ranks, micro_batches):
+    words = []
+    while len(words) >= 0:
+        words = ["F0"]
+
+
+# -- zero-bubble -------------------------------------------------------------------------------------------------------
+
+
+def when_there_is_no_room(rank, ranks, micro_batches):
+    f = b = w = 0
+    words = []
+    while w < micro_batches:
+        if f < micro_batches and f - b < ranks - rank and f - w < ranks:
+            words.append(f"F{(f := f + 1) - 1}")
+        elif b < f and b - w <= rank:
+            words.append(f"B{(b := b + 1) - 1}")
+        else:
+            words.append(f"W{(w := w + 1) - 1}")
+    return " ".join(words)
+
+
+def late_by(late, tail=iter):
+    """1F1B in which W comes so many micro-batches after B; the last W in the order of `tail`."""
+
+    def write_zero_bubble(rank, ranks, micro_batches):
+        words, after = [], late(rank, ranks)
+        for word in write_1f1b(rank, ranks, micro_batches).split():
+            words += [word] + [f"W{int(word[1:]) - after}"] * (word[0] == "B" and int(word[1:]) >= after)
+        return " ".join(words + [f"W{k}" for k in tail(range(max(0, micro_batches - after), micro_batches))])
+
+    return write_zero_bubble
+
+
+def w_before_b(rank, ranks, micro_batches):
+    return write_zero_bubble(rank, ranks, micro_batches).replace("B0 W0", "W0 B0")
+
+
+def last_w_missing(rank, ranks, micro_batches):
+    return write_zero_bubble(rank, ranks, micro_batches).removesuffix(f" W{micro_batches - 1}")
+
+
+RIGHT = {
+    "write_1f1b": [by_what_it_holds, last_micro_batch_first],
+    "write_zero_bubble": [when_there_is_no_room, late_by(lambda rank, ranks: rank, tail=reversed)],
+}
+WRONG = {
+    "write_1f1b": [
+        up_to_four_ranks, with_too_many, on_rank_0_only, a_list, never_ends, ahead_by(lambda rank, ranks: rank + 1),
+        ahead_by(lambda rank, ranks: ranks - rank + 1), ahead_by(lambda rank, ranks: max(1, ranks - rank - 1)),
+    ],
+    "write_zero_bubble": [
+        write_1f1b, late_by(lambda rank, ranks: ranks - 1 - rank), late_by(lambda rank, ranks: 1), w_before_b,
+        last_w_missing,
+    ],
+}
+HANGS = {never_ends}
