@@ -87,7 +87,6 @@ class Cluster:
     node: int = 16_384  # devices that share near links
     far_bandwidth: float | None = None  # bytes/s of each device's own link to other nodes
     far_latency: float | None = None
-    overlap: bool = True  # gradients and ZeRO's weights travel while devices compute
 
     @property
     def far(self) -> tuple[float, float]:
@@ -212,11 +211,10 @@ def estimate(model: Model, plan: Plan, cluster: Cluster, *, batch: int, precisio
     takes = {kind: turns[kind] * late + sent[kind] * byte for kind, (late, byte) in links.items()}
     compute = model.operations(batch, recompute=plan.recompute) / plan.devices / cluster.flops
     seconds = {"compute": compute, "bubble": 0.0} | takes
-    if cluster.overlap:
-        # Gradients are whole in the last micro-batch's backward; weights that are gathered each time have all of them.
-        # The first, or last, layer's messages have nothing to hide behind.
-        behind = compute if plan.zero >= 2 else compute / micros
-        seconds["data"] = max(takes["data"] * pp / model.layers, takes["data"] - behind)
+    # Gradients are whole in the last micro-batch's backward; weights that are gathered each time have all of them.
+    # The first, or last, layer's messages have nothing to hide behind.
+    behind = compute if plan.zero >= 2 else compute / micros
+    seconds["data"] = max(takes["data"] * pp / model.layers, takes["data"] - behind)
     # The stages of a pipeline that fills work as they do later, the messages inside a stage included.
     seconds["bubble"] = (compute + seconds["tensor"]) * (pp - 1) / (micros * plan.chunks)
     return Cost(plan, memory, sent, seconds, takes["data"] - seconds["data"], cluster.memory)

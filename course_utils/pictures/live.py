@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from .. import style
 from ..errors import CourseError
@@ -20,7 +20,6 @@ from .picture import png_width
 from .screen import Place, open_plots, place_of, shell
 
 T = TypeVar("T")
-Until: TypeAlias = Iterable[subprocess.Popen] | Callable[[], Any]
 
 SHORTEST = 0.25  # seconds between two frames, and between two measurements of a rate
 SHARE = 0.02  # of one core's time that drawing may take
@@ -123,7 +122,7 @@ class LivePlot:
         self._append(RATE, rank, step, (step - first) / (now - begun))
         self._marks[rank] = now, step
 
-    def follow(self, folder: str | os.PathLike, *, until: Until = ()) -> None:
+    def follow(self, folder: str | os.PathLike, *, until: Iterable[subprocess.Popen] | Callable[[], Any] = ()) -> None:
         """Draw what the ranks of a run append to JSONL files in `folder`, a record a line, until the run ends.
 
         Args:
