@@ -109,7 +109,7 @@ def _of_tensors(expected: torch.Tensor, got: Any, tol: float) -> Difference | No
     if isinstance(got, np.ndarray):
         got = torch.as_tensor(got)
     if not isinstance(got, torch.Tensor):
-        return Difference(f"a tensor was expected, this is {kind(got)}", show(expected), show(got))
+        return Difference(f"a tensor was expected, this is {kind(got)}", f"tensor({show(expected)})", show(got))
     for name in ("shape", "device", "dtype", "requires_grad"):
         wanted, its = getattr(expected, name), getattr(got, name)
         if wanted != its:
