@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map
 
 
 class AtMost(NamedTuple):
@@ -37,14 +38,14 @@ def difference(expected: Any, got: Any, tol: float) -> Difference | None:
         if got.value == expected.value or (got.value <= got.most and expected.value <= expected.most):
             return None
         return Difference("more than is allowed", f"at most {expected.most:,}", f"{got.value:,}")
-    if isinstance(expected, torch.Tensor) and expected.dim():
+    if isinstance(expected, torch.Tensor) and (expected.dim() or expected.is_meta):
         return _of_tensors(expected, got, tol)
     given, expected, got = got, _plain(expected), _plain(got)
     if isinstance(expected, (Mapping, list)) and type(got) is not type(expected):
-        return Difference(f"{kind(expected)} was expected, this is {kind(given)}", show(expected), show(given))
+        return _of_kinds(kind(expected), expected, given)
     if isinstance(expected, Mapping):
         if expected.keys() != got.keys():
-            return Difference("other names than expected", show([*expected]), show([*got]))
+            return Difference("other names than expected", show(repr([*expected])), show(repr([*got])))
         return _first(((f"{key!r}: ", expected[key], got[key]) for key in expected), tol)
     if isinstance(expected, list):
         both = show(expected), show(given)
@@ -54,14 +55,14 @@ def difference(expected: Any, got: Any, tol: float) -> Difference | None:
         return Difference(found.words, *both) if found and len(both[0]) <= 80 and both[0] != both[1] else found
     if isinstance(expected, Real) and not isinstance(expected, bool):
         if isinstance(got, bool) or not isinstance(got, Real):
-            return Difference(f"a number was expected, this is {kind(given)}", show(expected), show(given))
+            return _of_kinds("a number", expected, given)
         if math.isclose(expected, got, rel_tol=tol, abs_tol=tol) or (expected != expected and got != got):
             return None
         return Difference(f"off by {abs(expected - got):.3g}", *_apart(expected, got))
     if type(expected) is type(got) and expected == got:
         return None
     if kind(expected) != kind(given):
-        return Difference(f"{kind(expected)} was expected, this is {kind(given)}", show(expected), show(given))
+        return _of_kinds(kind(expected), expected, given)
     return Difference("not what was expected", show(expected), show(given))
 
 
@@ -72,6 +73,8 @@ def show(value: Any, limit: int = 200) -> str:
     value = _plain(value)
     if isinstance(value, list):
         text = f"[{', '.join(show(one) for one in value[:100])}]"
+    elif isinstance(value, Mapping):
+        text = f"{{{', '.join(f'{key!r}: {show(one)}' for key, one in value.items())}}}"
     else:
         text = f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
@@ -85,11 +88,22 @@ def kind(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
+def kinds(value: Any) -> str:
+    """A nested value with the kind of each part in its place: `[('a tensor', 'an int')]`, where a tuple is no list."""
+    return repr(tree_map(kind, value))
+
+
 def _first(pairs: Any, tol: float) -> Difference | None:
     for name, expected, got in pairs:
         if found := difference(expected, got, tol):
             return found._replace(words=name + found.words)
     return None
+
+
+def _of_kinds(wanted: str, expected: Any, got: Any) -> Difference:
+    both = show(expected), show(got)
+    both = both if both[0] != both[1] else (repr(expected), repr(got))  # the number 7 and the text "7"
+    return Difference(f"{wanted} was expected, this is {kind(got)}", *both)
 
 
 def _apart(expected: float, got: float) -> tuple[str, str]:

@@ -1,0 +1,102 @@
+"""Exercises of notebook 01: mend three device bugs, move a nested batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .compare import kinds
+from .exercise import exercise
+
+
+def scores(x, device):
+    """The score of each row of x (..., 4), computed on `device`: (...)."""
+
+    class Centre(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("middle", torch.tensor([1.0, 2.0, 3.0, 4.0]))
+
+        def forward(self, x):
+            return x - self.middle
+
+    x = x.to(device)
+    weights = torch.linspace(0, 1, 4, device=device)
+    return Centre().to(device)(x) @ weights
+
+
+def stays_on_the_cpu(x, device):
+    return scores(x, "cpu")
+
+
+class Arithmetic(TorchDispatchMode):
+    """On which devices more than four numbers at once are computed: rows do, the four numbers of a constant do not."""
+
+    NAMES = ("mv", "mm", "addmm", "addmv", "bmm", "dot", "sub", "rsub", "mul", "div", "sum", "add", "neg")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__.rstrip("_")
+        if name in self.NAMES and isinstance(result, torch.Tensor) and result.numel() > 4:
+            self.places.add(result.device.type)
+        return result
+
+
+@exercise(scores, tol=1e-4, mistakes={
+    "it is computed on the CPU; `x.to(device)` returns a new tensor and leaves x where it is": stays_on_the_cpu,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    for device in ("cpu", "meta"):
+        for x in (torch.arange(28.0).reshape(7, 4) ** 2, torch.arange(20).reshape(5, 4), torch.ones(5, 3, 4)):
+            call, given = f'scores(x, "{device}") for x of shape {tuple(x.shape)}, {x.dtype}', x.clone()
+            with Arithmetic() as arithmetic:
+                found = answer(given, device)
+            yield call, found.detach() if isinstance(found, torch.Tensor) else found
+            yield f"{call}: the devices of the arithmetic on its rows", sorted(arithmetic.places)
+            yield f"{call}: x afterwards", given
+            yield f"{call}: torch's default device afterwards", str(torch.get_default_device())
+        yield f'scores(x, "{device}") for x = [1, 1, 1, 1]', answer(torch.ones(4), device).detach()
+    yield "", "It runs on any device: the input, the constant and the buffer move together."
+
+
+def move(batch, device):
+    """A batch with every tensor in it on `device`; lists, tuples and dicts keep their shape, the rest stays."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: move(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a namedtuple takes its values one by one
+        return type(batch)(*(move(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(move(value, device) for value in batch)
+    return batch
+
+
+def first_level(batch, device):
+    return {key: move(value, device) if torch.is_tensor(value) else value for key, value in batch.items()}
+
+
+@exercise(move, tol=0, mistakes={"a container inside a container has to be taken apart, too": first_level})
+def _(answer: Callable) -> Iterator[tuple]:
+    for device in ("meta", "cpu"):
+        x, y = torch.arange(6.0).reshape(2, 3), torch.tensor([1, 0])
+        nested = {"x": x, "pair": (x, y), "more": [{"y": y, 3: "three"}, "cat", 7, None, [[x], (y,)]], "on": True}
+        empty = {"zero": 0, "no": False, "text": "", "dict": {}, "list": [], "tuple": (), "none": None}
+        others = {"weight": nn.Parameter(x, False), "array": np.ones(2), "set": {1}, "range": range(2)}
+        for words, batch in (("a nested dict", nested), ("(x, y)", (x, y)), ("[y, [x]]", [y, [x]]), ("x", x),
+                             ("a dict of what is empty", empty), ("a dict of other things", others), ("0", 0)):
+            call = f'move({words}, "{device}")'
+            found = answer(batch, device)
+            yield call, found
+            yield f"{call}: what it consists of", kinds(found)
+            yield f"{call}: the batch afterwards", batch
+    yield "", "Tensors move, the shape of the batch stays."

@@ -1,0 +1,134 @@
+"""Exercises of notebook 02: a training step that runs on any device, and a run that goes on where it stopped."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from .compare import kind
+from .exercise import exercise
+
+
+def small(device: str = "cpu", *, seed: int = 5, lr: float = 0.2) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A network with buffers, whose first part has no weights, and its optimizer; the same for the same seed."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).to(device)
+    return model, torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+
+
+def batches(*rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(7)
+    return [(5 * torch.randn(n, 6, generator=generator), torch.randint(3, (n,), generator=generator)) for n in rows]
+
+
+def inside(model: nn.Module) -> dict[str, Any]:
+    modes = ["train" if part.training else "eval" for part in model.modules()]
+    return {"parameter": dict(model.named_parameters()), "buffer": dict(model.named_buffers()), "modes": modes}
+
+
+def train_step(model, optimizer, x, y):
+    """One step on the device of the model, wherever the batch is; the loss stays there, without its graph."""
+    device = next(model.parameters()).device
+    x, y = x.to(device), y.to(device)
+    loss = cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def old_gradients_too(model, optimizer, x, y):
+    loss = cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def about(loss: Any) -> str:
+    """What a loss is, its value aside."""
+    if not isinstance(loss, torch.Tensor):
+        return kind(loss)
+    return f"a tensor of shape {tuple(loss.shape)} on {loss.device}, requires_grad={loss.requires_grad}"
+
+
+@exercise(train_step, mistakes={
+    "gradients of an earlier backward are in it, too: `optimizer.zero_grad()` belongs before `backward()`":
+        old_gradients_too,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    model, optimizer = small()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)  # of an earlier backward
+    for step, (x, y) in enumerate(batches(8, 5, 70, 8), 1):
+        model.train(step != 2)
+        model[2].train(step != 3)
+        loss = answer(model, optimizer, x, y)
+        yield f"step {step}: the loss before it", loss
+        yield f"step {step}: the loss is", about(loss)
+        yield f"step {step}: the model after it", inside(model)
+        yield f"step {step}: the batch after it", [x, y]
+    model, optimizer = small("meta")  # the second device of every machine: no values there, but all its rules
+    loss = answer(model, optimizer, *batches(8)[0])
+    yield "a model on meta, a batch on the CPU: where the model is", str(model[1].weight.device)
+    yield "a model on meta, a batch on the CPU: the loss is", about(loss)
+    yield "", "It trains on the CPU, and follows its model to another device."
+
+
+def resume(path, model, optimizer, shuffle):
+    """Restore all that the file at `path` holds; the number of the epoch to go on with."""
+    state = torch.load(path, map_location="cpu")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    shuffle.set_state(state["shuffle"])
+    return state["epoch"] + 1
+
+
+def the_last_epoch(path, model, optimizer, shuffle):
+    return resume(path, model, optimizer, shuffle) - 1
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, shuffle: torch.Generator, epochs: int) -> list[float]:
+    """The loss of each of these epochs."""
+    all_of_them = batches(8, 8, 8, 8)
+    orders = [torch.randperm(4, generator=shuffle) for _ in range(epochs)]
+    return [sum(train_step(model, optimizer, *all_of_them[i]).item() for i in order) for order in orders]
+
+
+def save(path: Path, last: int, *, seed: int = 5) -> tuple[nn.Module, torch.optim.Optimizer, torch.Generator]:
+    """Train until epoch `last` is finished, and write the file as on a machine with eight GPUs."""
+    model, optimizer, shuffle = *small(seed=seed), torch.Generator().manual_seed(11)
+    train(model, optimizer, shuffle, last + 1)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "shuffle": shuffle.get_state()}
+    gpus = itertools.cycle(f"cuda:{i}" for i in range(8))
+    with mock.patch("torch.serialization.location_tag", side_effect=gpus):
+        torch.save(state | {"epoch": last}, path)
+    return model, optimizer, shuffle
+
+
+@exercise(resume, mistakes={"that epoch is finished; go on with the next": the_last_epoch})
+def _(answer: Callable) -> Iterator[tuple]:
+    for last, seed in ((2, 5), (1, 6)):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "checkpoint.pt"
+            save(path, last, seed=seed)
+            before = path.read_bytes()
+            model, optimizer, shuffle = *small(seed=1, lr=0.1), torch.Generator().manual_seed(3)
+            epoch = answer(path, model, optimizer, shuffle)
+            intact = path.exists() and path.read_bytes() == before
+        where = f"a file written after epoch {last}"
+        yield f"{where}: the number of the epoch to go on with", epoch
+        yield f"{where}: that number as it is printed, a whole one", f"{epoch}"
+        yield f"{where}: the file afterwards, which is only read", "as it was" if intact else "gone or changed"
+        yield f"{where}: the model that was given", inside(model)
+        yield f"{where}: what the optimizer that was given holds", optimizer.state_dict()
+        yield f"{where}: what `shuffle`, as it was given, draws next", torch.randperm(8, generator=shuffle).tolist()
+        yield f"{where}: the losses of the next two epochs", train(model, optimizer, shuffle, 2)
+    yield "", "The epochs after it are the same as if the run had never stopped: after epoch 2, and after epoch 1."

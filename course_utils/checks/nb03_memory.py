@@ -1,0 +1,112 @@
+"""Exercises of notebook 03: predict the peak of a step, and a backward in pieces that fit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, multi_margin_loss
+
+from ..lessons.memory import SavedTensors
+from .compare import AtMost
+from .exercise import exercise
+
+
+def predict_peak(widths, rows):
+    """Bytes alive where the backward of a step begins: parameters, AdamW's states, kept outputs, two gradients."""
+    parameters = sum(a * b + b for a, b in itertools.pairwise(widths))
+    hidden = widths[1:-1]
+    return 4 * (3 * parameters + rows * (sum(hidden) + 2 * hidden[-1]))
+
+
+def with_gradients(widths, rows):
+    return predict_peak(widths, rows) + 4 * sum(a * b + b for a, b in itertools.pairwise(widths))
+
+
+def not_bytes(widths, rows):
+    return predict_peak(widths, rows) / 4
+
+
+# The activations are the peak in all of them, and no kind of memory is so small that a tenth hides it.
+STEPS = (([64, 512, 512, 10], 512), ([64, 512, 512, 10], 1024), ([16, 256, 10], 2047), ([32, 400, 300, 10], 3000))
+
+
+@exercise(predict_peak, tol=0.1, mistakes={
+    "the gradients of the parameters are not there yet where the backward begins": with_gradients,
+    "these are numbers, and each takes four bytes": not_bytes,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    for step in STEPS:
+        widths, rows = list(step[0]), step[1]
+        yield f"predict_peak({widths}, {rows}), to a tenth", answer(widths, rows)
+        yield f"predict_peak({step[0]}, {rows}): the widths afterwards", widths
+    yield "", "Within a tenth for four networks."
+
+
+def backward_in_pieces(model, loss_of, x, y, most):
+    """Gradients of the whole batch, `most` rows at a time; returns the loss of the whole batch."""
+    model.zero_grad()
+    total = 0.0
+    for xs, ys in zip(x.split(most), y.split(most), strict=True):
+        loss = loss_of(model(xs), ys) * len(xs) / len(x)
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def onto_old_ones(model, *given):
+    old = [parameter.grad.clone() for parameter in model.parameters()]
+    loss = backward_in_pieces(model, *given)
+    for parameter, gradient in zip(model.parameters(), old, strict=True):
+        parameter.grad += gradient
+    return loss
+
+
+def in_full(model, loss_of, x, y, most):
+    return backward_in_pieces(model, lambda out, of: loss_of(out, of) * len(x) / len(out), x, y, most)
+
+
+def alike(model, loss_of, x, y, most):
+    return in_full(model, lambda out, of: loss_of(out, of) / -(-len(x) // most), x, y, most)
+
+
+def network() -> nn.Module:
+    """Rows of any shape with eight numbers; a part of it is in eval()."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(8, 64), nn.Dropout(0.5), nn.ReLU(), nn.Linear(64, 5))
+    model[2].eval()
+    return model
+
+
+@exercise(backward_in_pieces, mistakes={
+    "the gradients that were there before are in it, too": onto_old_ones,
+    "each piece's mean counts in full; its share is len(piece) / len(x)": in_full,
+    "all pieces count alike, and the last has fewer rows": alike,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    for shape, most, loss_of in (((12, 8), 4, cross_entropy), ((10, 8), 4, multi_margin_loss),
+                                 ((7, 8), 100, cross_entropy), ((5, 8), 1, cross_entropy),
+                                 ((9, 2, 4), 2, multi_margin_loss)):
+        generator, model = torch.Generator().manual_seed(shape[0]), network()
+        x, y = torch.randn(shape, generator=generator), torch.randint(5, shape[:1], generator=generator)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)  # of an earlier backward
+        with SavedTensors() as one:
+            kept = loss_of(model(x[:most]), y[:most])
+        del kept
+        rows = [0]
+        model.register_forward_pre_hook(lambda module, args, rows=rows: rows.append(len(args[0])))
+        with SavedTensors() as saved:
+            loss = answer(model, loss_of, x, y, most)
+        case = f"x of shape {shape}, at most {most} rows, {loss_of.__name__}"
+        yield f"{case}: the loss of the whole batch", loss
+        yield f"{case}: whether that loss holds its graph", getattr(loss, "requires_grad", False)
+        yield f"{case}: the gradients", {name: parameter.grad for name, parameter in model.named_parameters()}
+        yield f"{case}: rows that went through the model at once", AtMost(max(rows), most)
+        yield f"{case}: bytes kept for the backward at once", AtMost(saved.peak, int(1.5 * one.peak))
+        yield f"{case}: the weights afterwards", dict(model.state_dict())
+        yield f"{case}: which parts of the model are in train() afterwards", [part.training for part in model.modules()]
+        yield f"{case}: the batch afterwards", [x, y]
+    yield "", "The gradient and the loss of the whole batch, in pieces that fit."

@@ -1,0 +1,90 @@
+"""Answers to the exercises of notebook 03."""
+
+import itertools
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from course_utils.checks.nb03_memory import backward_in_pieces, predict_peak
+
+# -- predict_peak ------------------------------------------------------------------------------------------------------
+
+
+def by_module(widths, rows):
+    layers = [torch.nn.Linear(a, b, device="meta") for a, b in itertools.pairwise(widths)]
+    kept = sum(layer.out_features for layer in layers[:-1]) + 2 * layers[-2].out_features
+    return torch.tensor(12 * sum(p.numel() for layer in layers for p in layer.parameters()) + 4 * rows * kept)
+
+
+def with_numpy(widths, rows):
+    wide = np.array(widths)
+    parameters = (wide[:-1] * wide[1:]).sum() + wide[1:].sum()
+    return np.float64(12 * parameters + 4 * rows * (wide[1:-1].sum() + 2 * wide[-2]))
+
+
+def empties_the_list(widths, rows):
+    peak = predict_peak(widths, rows)
+    widths.pop()
+    return peak
+
+
+# -- backward_in_pieces ------------------------------------------------------------------------------------------------
+
+
+def cut(x, y, most):
+    return zip(x.split(most), y.split(most), strict=True)
+
+
+def by_index(model, loss_of, x, y, most):
+    total = 0
+    for parameter in model.parameters():
+        parameter.grad = None
+    for start in range(0, len(x), most):
+        rows = torch.arange(start, min(start + most, len(x)))
+        part = loss_of(model(x[rows]), y[rows]) * (len(rows) / len(x))
+        part.backward()
+        total += part.detach()
+    return total
+
+
+def with_autograd_grad(model, loss_of, x, y, most):
+    parameters, total = list(model.parameters()), 0.0
+    sums = [torch.zeros_like(p) for p in parameters]
+    for xs, ys in cut(x, y, most):
+        loss = loss_of(model(xs), ys) * len(xs) / len(x)
+        for gradient, more in zip(sums, torch.autograd.grad(loss, parameters), strict=True):
+            gradient += more
+        total += loss.item()
+    for parameter, gradient in zip(parameters, sums, strict=True):
+        parameter.grad = gradient
+    return total
+
+
+def one_backward_at_the_end(model, loss_of, x, y, most):
+    model.zero_grad()
+    total = sum(loss_of(model(xs), ys) * len(xs) / len(x) for xs, ys in cut(x, y, most))
+    total.backward()
+    return total.item()
+
+
+def also_a_step(model, *given):
+    loss = backward_in_pieces(model, *given)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return loss
+
+
+RIGHT = {"predict_peak": [by_module, with_numpy], "backward_in_pieces": [by_index, with_autograd_grad]}
+WRONG = {
+    "predict_peak": [
+        lambda widths, rows: predict_peak(widths, rows) + 8 * rows * (max(widths[1:-1]) - widths[-2]),
+        lambda widths, rows: predict_peak(widths, rows) - 8 * rows * widths[-2],
+        empties_the_list, lambda *given: f"{predict_peak(*given)} bytes",
+    ],
+    "backward_in_pieces": [
+        one_backward_at_the_end, also_a_step,
+        lambda model, loss_of, x, y, most: backward_in_pieces(model, loss_of, x, y, len(x)),
+        lambda model, loss_of, *given: backward_in_pieces(model, cross_entropy, *given),
+        lambda model, *given: backward_in_pieces(model.eval(), *given),
+    ],
+}
