@@ -46,12 +46,9 @@ def quiet() -> None:
 class LiveCallback(Callback):
     """Give what the module logs at each step to a `LivePlot`: `Trainer(callbacks=[LiveCallback(plot)])`.
 
-    Args:
-        plot: where to draw. On ranks and cores leave it out, or leave it in: it does not travel, and what they log
-            goes to the plot of the launch by `report`.
-
-    A value on an accelerator is read one step late. Reading waits for the device; by then it has computed that step
-    while the host was preparing the next one, so neither waits for the other.
+    The plot does not travel: what ranks and cores log goes to the plot of the launch by `report`. A value on an
+    accelerator is read one step late. Reading waits for the device; by then it has computed that step while the host
+    was preparing the next one, so neither waits for the other.
     """
 
     def __init__(self, plot: LivePlot | None = None) -> None:
@@ -75,11 +72,11 @@ class LiveCallback(Callback):
         """Send what is left, and close the plot."""
         self.on_train_epoch_end(trainer)  # the last epoch's means are there only now
         self._send()
-        self._close()
+        self.on_exception()
 
-    def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
-        """Close the plot."""
-        self._close()
+    def on_exception(self, *_: Any) -> None:
+        if self.plot:
+            self.plot.close()
 
     def _news(self, trainer: Trainer) -> dict[str, Any]:
         before, self._known = self._known, dict(trainer.callback_metrics)  # an epoch's stay until they are replaced
@@ -92,19 +89,12 @@ class LiveCallback(Callback):
             send = self.plot.update if self.plot else report
             send(step, **{name: value.item() for name, value in values.items()})
 
-    def _close(self) -> None:
-        if self.plot:
-            self.plot.close()
-
 
 class Witness(Callback):
     """Look into the running trainer, on every rank or core, and keep what was seen: `seen[rank]["start"]`, ….
 
-    Args:
-        start, end: functions of (trainer, module), called when training starts and when it ends. Return CPU tensors,
-            numbers, text.
-
-    On cores the answers of all come back by themselves; from ranks of `launch`, return `witness.seen`.
+    `start` and `end`, functions of (trainer, module), are called when training starts and when it ends; they return CPU
+    tensors, numbers, text. On cores the answers of all come back by themselves; from ranks, return `witness.seen`.
     """
 
     def __init__(self, *, start: Callable[[Trainer, LightningModule], Any] = lambda trainer, module: None,
@@ -113,21 +103,16 @@ class Witness(Callback):
         self.seen: dict[int, dict[str, Any]] = {}
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Every rank and core is set up; nothing is trained yet."""
         self.seen[trainer.global_rank] = {"start": self.start(trainer, module)}
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """The last step is done, the weights are still on the device."""
         self.seen[trainer.global_rank]["end"] = self.end(trainer, module)
 
 
 def use_cores() -> int:
-    """Let `Trainer(accelerator="tpu")` find cores here: a TPU's, or where there is none, eight virtual ones.
+    """Let `Trainer(accelerator="tpu")` find cores here, a TPU's, or where there is none, eight virtual ones; how many.
 
     Lightning then starts them by `xla.launch`, on a TPU, too, so that live plots, prints and errors arrive by core.
-
-    Returns:
-        How many cores there are.
     """
     quiet()
     if os.environ.get("PJRT_DEVICE") != "TPU":  # also beside a TPU that xla.setup(device="CPU") leaves alone
@@ -137,38 +122,32 @@ def use_cores() -> int:
     return XLAAccelerator.auto_device_count()
 
 
-def _launch(launcher: _XLALauncher, function: Callable, *args: Any, trainer: Trainer | None = None,
-            **kwargs: Any) -> Any:
+def _launch(launcher: _XLALauncher, function: Callable, *args: Any, trainer: Trainer, **kwargs: Any) -> Any:
     """Stands in for `_XLALauncher.launch`: run `function` on all cores, return what the first one returned."""
-    callbacks = trainer.callbacks if trainer else []
-    plots = [callback.plot for callback in callbacks if isinstance(callback, LiveCallback)]
+    plots = [callback.plot for callback in trainer.callbacks if isinstance(callback, LiveCallback)]
     run = launch(_on_a_core, launcher, trainer, function, args, kwargs,
                  cores=launcher._strategy.num_processes, live=plots[0] if plots else None)
     for _, seen in run.results:
         for witness, theirs in zip(_witnesses(trainer), seen, strict=True):
             witness.seen |= theirs
     output, _ = run.results[0]
-    if trainer is None:
-        return output
     launcher._recover_results_in_main_process(output, trainer)
     return output.trainer_results
 
 
-def _on_a_core(launcher: _XLALauncher, trainer: Trainer | None, function: Callable, args: tuple,
+def _on_a_core(launcher: _XLALauncher, trainer: Trainer, function: Callable, args: tuple,
                kwargs: dict[str, Any]) -> tuple[Any, list[dict]]:
     """What Lightning's `_wrapping_function` does on each core, and what the witnesses there saw."""
     quiet()
     # The rank is kept in one place for the whole process, and cores may share it: so whoever looks asks its own thread.
     rank_zero_only.rank = core = _MyRank()
     XLAStrategy.setup_distributed = lambda strategy: None  # would set it to the number of whichever core came last
-    output = function(*args, **kwargs)
-    if trainer:
-        output = launcher._collect_rank_zero_results(trainer, output)
+    output = launcher._collect_rank_zero_results(trainer, function(*args, **kwargs))
     return move_data_to_device(output, "cpu") if core == 0 else None, [one.seen for one in _witnesses(trainer)]
 
 
-def _witnesses(trainer: Trainer | None) -> list[Witness]:
-    return [callback for callback in trainer.callbacks if isinstance(callback, Witness)] if trainer else []
+def _witnesses(trainer: Trainer) -> list[Witness]:
+    return [callback for callback in trainer.callbacks if isinstance(callback, Witness)]
 
 
 class _MyRank:
