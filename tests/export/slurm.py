@@ -74,11 +74,11 @@ class Slurm:
         files = {"socket": socket, "key-file": folder / "munge.key", "pid-file": folder / "munge.pid",
                  "log-file": folder / "munge.log", "seed-file": folder / "munge.seed"}
         self._start("munge", 1, "munged", "--foreground", "--force", *(f"--{k}={file}" for k, file in files.items()))
-        wait(socket.exists, 10, self.said)
+        wait(socket.exists, self.said)
         self._start("slurmctld", 1, "slurmctld", "-D", "-c")
         for host in (1, 2):
             self._start(f"slurmd{host}", host, "slurmd", "-D", "-N", f"host{host}")
-        wait(lambda: self.command("sinfo", "-h", "-o", "%T %D").split() == ["idle", "2"], 30, self.said)
+        wait(lambda: self.command("sinfo", "-h", "-o", "%T %D").split() == ["idle", "2"], self.said)
 
     def _start(self, name: str, host: int, *words: str) -> None:
         self.hosts.start(host, *words, said=self.folder / f"{name}.txt", **self.env)
@@ -87,7 +87,7 @@ class Slurm:
         """What a command of Slurm prints."""
         done = subprocess.run(
             self.hosts.command(1, *words), cwd=cwd, env=outside(**self.env, **more), capture_output=True, text=True,
-            timeout=30,
+            timeout=600,
         )
         return done.stdout + done.stderr
 
@@ -104,9 +104,9 @@ class Slurm:
         self.hosts.close()
 
 
-def wait(until: Callable[[], bool], seconds: float, why: Callable[[], str]) -> None:
-    """Ask until it is so, or fail with what `why` says."""
-    end = time.monotonic() + seconds
-    while not until():
+def wait(until: Callable[[], bool], why: Callable[[], str]) -> None:
+    """Ask until it is so, or fail after 600 s with what `why` says."""
+    end = time.monotonic() + 600
+    while not until():  # which starts a command
         assert time.monotonic() < end, why()
         time.sleep(0.2)

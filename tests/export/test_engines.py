@@ -68,7 +68,10 @@ def shell_of(script: Path) -> str:
     return yaml.safe_load(script.with_suffix(".yaml").read_text())["spec"]["trainer"]["command"][-1]
 
 
-@pytest.mark.parametrize("engine", ["python", "torchrun", "two torchruns", "TrainJob"])
+SLOW = [pytest.param(engine, marks=pytest.mark.slow) for engine in ("two torchruns", "TrainJob")]
+
+
+@pytest.mark.parametrize("engine", ["python", "torchrun", *SLOW])
 def test_same_loss_curve(exported, engine, tmp_path) -> None:
     script, curves = exported
     more = {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo", "OMP_NUM_THREADS": "1"}
@@ -93,22 +96,8 @@ def test_same_loss_curve(exported, engine, tmp_path) -> None:
     assert log.read_text().count("result: 0.") == 1, "rank 0 alone prints it"
 
 
-def test_too_few_devices_end_the_run(exported, tmp_path) -> None:
-    """As on a host whose driver is broken: torchrun fails at once, and says why."""
-    script, _ = exported
-    command = [*TORCHRUN, "--standalone", "--nproc-per-node=2", script, "--device=cuda"]
-    env = outside(CUDA_VISIBLE_DEVICES="")
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode
-    assert "has 0 of the 2 cuda devices" in done.stderr
-
-
-def test_train_job_fits_its_schema(exported) -> None:
-    """By Kubeflow's own models of its API, made from its schema."""
+def test_train_job_has_its_files(exported) -> None:
     job = yaml.safe_load(exported[0].with_suffix(".yaml").read_text())
     assert job["metadata"]["generateName"] == "train-"
     assert "resourcesPerNode" not in job["spec"]["trainer"], "device is the CPU"
     assert len(shell_of(exported[0])) < 65_536, "as its schema asks"
-    models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install kubeflow-trainer-api checks more")
-    fits = models.TrainerV1alpha1TrainJob.from_dict(job)
-    assert fits.to_dict()["spec"]["trainer"].keys() == job["spec"]["trainer"].keys(), "no name that the schema lacks"

@@ -12,7 +12,7 @@ from course_utils import export, launch
 from tests.export.hosts import Hosts, no_hosts
 from tests.export.notebook import curve, metrics, training
 
-pytestmark = pytest.mark.skipif(bool(reason := no_hosts()), reason=reason or "two hosts")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(reason := no_hosts()), reason=reason or "two hosts")]
 
 
 @pytest.fixture

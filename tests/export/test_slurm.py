@@ -14,7 +14,7 @@ from course_utils import export, launch
 from tests.export.notebook import curve, metrics, training
 from tests.export.slurm import Slurm, no_slurm, wait
 
-pytestmark = pytest.mark.skipif(bool(reason := no_slurm()), reason=reason or "a Slurm")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(reason := no_slurm()), reason=reason or "a Slurm")]
 STEPS = 16
 
 
@@ -49,18 +49,18 @@ def test_job_is_cancelled_runs_is_requeued_and_goes_on(slurm, tmp_path) -> None:
         return metrics(tmp_path, 0) if (tmp_path / "runs/rank3.jsonl").exists() else []
 
     job = slurm.command("sbatch", "--parsable", "train.sbatch", cwd=tmp_path, PATH=path).strip()
-    wait(lambda: len(ranks(script)) == 4, 600, said)
+    wait(lambda: len(ranks(script)) == 4, said)
     assert len({os.readlink(f"/proc/{one.pid}/ns/net") for one in ranks(script)}) == 2, "on two hosts"
     slurm.command("scancel", job)
-    wait(lambda: slurm.state(job) == "CANCELLED" and not ranks(script, "PATH"), 600, said)
+    wait(lambda: slurm.state(job) == "CANCELLED" and not ranks(script, "PATH"), said)
 
     job = slurm.command("sbatch", "--parsable", "train.sbatch", cwd=tmp_path, PATH=path).strip()
-    wait(lambda: len(steps()) >= 3, 600, said)
+    wait(lambda: len(steps()) >= 3, said)
     slurm.command("scontrol", "requeue", job)
-    wait(lambda: not ranks(script, "PATH"), 600, said)
+    wait(lambda: not ranks(script, "PATH"), said)
     before = len(steps())
     assert 3 <= before < STEPS, "requeued in the middle"
-    wait(lambda: slurm.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), 600, said)
+    wait(lambda: slurm.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), said)
     assert slurm.state(job) == "COMPLETED", said()
 
     assert before <= len(steps()) - 1, "it went on"
