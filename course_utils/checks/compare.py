@@ -30,7 +30,8 @@ class Difference(NamedTuple):
 def difference(expected: Any, got: Any, tol: float) -> Difference | None:
     """How `got` differs from `expected`; None where it does not.
 
-    The same are lists, tuples, ranges and arrays of the same values, and numbers of any type, 0-d tensors included.
+    The same are lists, tuples, ranges and arrays of the same values, dicts of any type, and numbers of any type, 0-d
+    tensors included.
     A tensor's shape, type, device and `requires_grad` count; its values, and numbers, to within `tol`.
     """
     if isinstance(expected, AtMost):
@@ -41,7 +42,7 @@ def difference(expected: Any, got: Any, tol: float) -> Difference | None:
     if isinstance(expected, torch.Tensor) and (expected.dim() or expected.is_meta):
         return _of_tensors(expected, got, tol)
     given, expected, got = got, _plain(expected), _plain(got)
-    if isinstance(expected, (Mapping, list)) and type(got) is not type(expected):
+    if any(isinstance(expected, container) > isinstance(got, container) for container in (Mapping, list)):
         return _of_kinds(kind(expected), expected, given)
     if isinstance(expected, Mapping):
         if expected.keys() != got.keys():
@@ -85,7 +86,7 @@ def kind(value: Any) -> str:
     if value is None:
         return "nothing (None)"
     name = "tensor" if isinstance(value, torch.Tensor) else "text" if isinstance(value, str) else type(value).__name__
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def kinds(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the checks on DDP's pitfalls run around an answer on every rank, and what they compare its outcome with."""
+"""What the capstone's checks see of a run on every rank, and what they compare its outcome with."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
-from torch.utils.data import Dataset
 
-from ..lessons.models import mlp
-from ..machine import pick
-from ..ranks.traffic import Traffic
 from .old import wrong
 
 TOLERANCE = 1e-5
@@ -75,34 +69,6 @@ class Seen:
         self._depth -= 1
 
 
-class Rows(Dataset):
-    """Images whose every pixel says which row they are, so that a forward shows what was read."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def __getitem__(self, row: int) -> Batch:
-        return torch.full((64,), row / self.rows, device="cpu"), torch.tensor(row % 10, device="cpu")
-
-
-def rows_read(answer: Callable, rows: int, epochs: int) -> tuple[list[int], list[Tensor]]:
-    """The rows that this rank trained on, in their order, and its weights before each step."""
-    with Seen() as seen:
-        answer(Rows(rows), epochs)
-    return [round(float(x) * rows) for batch, _ in seen.forwards for x in batch[:, 0]], [w for _, w in seen.forwards]
-
-
-def after_uneven(answer: Callable, batches: list[list[Batch]]) -> dict[str, Any]:
-    mine = batches[dist.get_rank()]
-    with Seen() as seen:
-        network = answer(list(mine))
-    used = [i for i, (x, _) in enumerate(mine) if any(torch.equal(x.cpu(), taken) for taken, _ in seen.forwards)]
-    return {"used": used, "steps": [weights for _, weights in seen.forwards], **returned(network)}
-
-
 def returned(network: Any) -> dict[str, Any]:
     """The weights of what an answer returned, or what that is; `the_network_came_back` reads it."""
     if isinstance(network, nn.Module):
@@ -117,36 +83,3 @@ def the_network_came_back(results: list[dict[str, Any]], expected: str) -> list[
             wrong(f"Rank {rank} did not return the trained network.", expected=expected,
                   got=f"a value of type {result['kind']}" if result["kind"] else "None")
     return [result["end"] for result in results]
-
-
-LEFT_OVER = 0.01  # in every gradient, before the first step
-
-
-def steps_in_pieces(answer: Callable, *steps: list[list[Batch]]) -> list[tuple[int, Tensor]]:
-    """After each step: how many all-reduces it took, and the weights."""
-    model = DDP(mlp().to(pick()))
-    for p in model.parameters():
-        p.grad = torch.full_like(p, LEFT_OVER)
-    optimizer, found = SGD(model.parameters(), lr=0.5), []
-    for pieces in steps:
-        with Traffic() as traffic:
-            answer(model, optimizer, list(pieces[dist.get_rank()]))
-        found.append((traffic.calls["all-reduce"], all_weights(model.module)))
-    return found
-
-
-class TwoHeads(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.body = nn.Linear(8, 8)
-        self.heads = nn.ModuleDict({"a": nn.Linear(8, 1), "b": nn.Linear(8, 1)})
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -0.5, 0.5, generator=generator)
-
-    def forward(self, x: Tensor, head: str) -> Tensor:
-        return self.heads[head](torch.tanh(self.body(x)))
-
-
-def after_two_heads(answer: Callable, batches: list[list[tuple]]) -> dict[str, Any]:
-    return returned(answer(TwoHeads().to(pick()), batches[dist.get_rank()]))

@@ -9,8 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.data import Dataset
 
+from ..machine import pick
 from ..ranks.traffic import Traffic
+from .compare import kind
 
 
 class Messages(Traffic):
@@ -65,14 +68,19 @@ class Steps:
         self._depth -= 1
 
     def equal(self) -> bool:
-        """Whether all ranks begin each step with the same weights, as many steps as all of them take."""
-        steps = zip(*everyones(self.weights), strict=False)
-        return all(torch.allclose(a, b, rtol=0, atol=1e-5) for step in steps for a, b in itertools.pairwise(step))
+        """Whether all ranks that take a step begin it with the same weights."""
+        steps = itertools.zip_longest(*everyones(self.weights))
+        return all(_equal([begun for begun in step if begun is not None]) for step in steps)
 
 
 def weights(network: nn.Module) -> torch.Tensor:
     """All parameters in one vector, as they are now."""
     return nn.utils.parameters_to_vector(network.parameters()).detach().clone()
+
+
+def returned(network: Any) -> Any:
+    """What an answer returned where a network is asked for, in a word; None for nothing."""
+    return "a network" if isinstance(network, nn.Module) else network if network is None else kind(network)
 
 
 def everyones(value: Any) -> list[Any]:
@@ -84,4 +92,32 @@ def everyones(value: Any) -> list[Any]:
 
 def equal_everywhere(tensor: torch.Tensor) -> bool:
     """Whether all ranks have the same values in it."""
-    return all(torch.allclose(a, b, rtol=0, atol=1e-5) for a, b in itertools.pairwise(everyones(tensor.cpu())))
+    return _equal(everyones(tensor.cpu()))
+
+
+def _equal(tensors: list[torch.Tensor]) -> bool:
+    return all(torch.allclose(a, b, rtol=0, atol=1e-5) for a, b in itertools.pairwise(tensors))
+
+
+def batch(seed: int, rows: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images (rows, 64) and digits (rows,) for `mlp`, on this rank's device; each seed has its own."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.rand(rows, 64, generator=generator), torch.randint(10, (rows,), generator=generator)
+    return x.to(pick()), y.to(pick())
+
+
+class Rows(Dataset):
+    """Images whose every pixel says which row they are, so that a forward shows what was read."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((64,), row / self.rows, device="cpu"), torch.tensor(row % 10, device="cpu")
+
+    def read(self, inputs: list[torch.Tensor]) -> list[int]:
+        """The rows of these batches, in their order."""
+        return [round(self.rows * float(x)) for images in inputs for x in images[:, 0]]

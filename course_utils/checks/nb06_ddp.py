@@ -1,0 +1,133 @@
+"""Exercises of notebook 06, looked at on two and three real ranks: equal replicas, a DDP by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..machine import pick
+from ..ranks.traffic import Traffic
+from .compare import AtMost
+from .exercise import exercise
+
+
+def replicas_equal(model):
+    """True on every rank, or False on every rank."""
+    mine = torch.cat([p.detach().flatten() for p in model.parameters()])
+    everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyones, mine)
+    return all(torch.equal(theirs, everyones[0]) for theirs in everyones)
+
+
+def each_against_rank_0(model):
+    mine = torch.cat([p.detach().flatten() for p in model.parameters()])
+    first = mine.clone()
+    dist.broadcast(first, src=0)
+    return torch.equal(mine, first)
+
+
+CASES = {  # the rank that has other weights; which; what they are
+    "equal replicas, with other buffers and gradients": (0, slice(0), torch.clone),
+    "one weight of the last rank is the next larger number": (-1, slice(400, 401), lambda w: torch.nextafter(w, w + 1)),
+    "two weights of rank 1 have changed places": (1, slice(400, 402), lambda w: w.flip(0)),
+    "only a frozen weight of rank 0 is another": (0, slice(5, 6), lambda w: w + 1),
+}
+
+
+def replica(rank: int, which: slice, others: Callable[[Tensor], Tensor]) -> nn.Sequential:
+    """This rank's model: frozen parameters, trained ones, a buffer; these weights are others on that rank."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 24), nn.BatchNorm1d(24), nn.Linear(24, 9)).to(pick())
+    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+    if dist.get_rank() == rank % dist.get_world_size():
+        weights[which] = others(weights[which])
+    nn.utils.vector_to_parameters(weights, model.parameters())
+    model[0].requires_grad_(False)
+    model[1].running_mean += dist.get_rank()
+    model[2].bias.grad = torch.full_like(model[2].bias, dist.get_rank() + 1.0)
+    return model
+
+
+@exercise(replicas_equal, ranks=(3, 2), mistakes={
+    "each rank compares its weights with rank 0's and keeps the result to itself": each_against_rank_0,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    for case, other in CASES.items():
+        model = replica(*other)
+        equal = answer(model)
+        yield f"{case}, the answer", equal if equal is None else bool(equal)
+        rest = {"a buffer": model[1].running_mean, "a gradient": model[2].bias.grad, "training": model.training}
+        yield f"{case}, the model afterwards, which was not to change", dict(model.named_parameters()) | rest
+    yield "", "Right in four cases on three ranks and on two, and all ranks agree."
+
+
+def hand_ddp(model):
+    """Make the model a replica; returns nothing."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    trained = [p for p in model.parameters() if p.requires_grad]  # parameters() gives a tied one once
+    ready = []
+
+    def send_when_all_are_ready(parameter):
+        ready.append(parameter)
+        if len(ready) < len(trained):
+            return
+        ready.clear()
+        bucket = torch.cat([p.grad.flatten() for p in trained])  # in the same order on every rank
+        dist.all_reduce(bucket)
+        bucket /= dist.get_world_size()
+        for p, mean in zip(trained, bucket.split([p.numel() for p in trained]), strict=True):
+            p.grad.copy_(mean.view_as(p))
+
+    for parameter in trained:
+        parameter.register_post_accumulate_grad_hook(send_when_all_are_ready)
+
+
+def summed(model):
+    hand_ddp(model)
+    for p in model.parameters():
+        if p.requires_grad:
+            p.register_hook(lambda grad: dist.get_world_size() * grad)
+
+
+class Tangled(nn.Module):
+    """Classes in, classes out: tied and frozen parameters, buffers; neither the first parameter's nor the last's
+    gradient is ready last."""
+
+    def __init__(self, classes: int = 8) -> None:
+        super().__init__()
+        self.last, self.embed = nn.Linear(classes, classes), nn.Embedding(classes, 6)
+        self.frozen, self.hidden = nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, 6)
+        self.out = nn.Linear(6, classes, bias=False)
+        self.out.weight = self.embed.weight
+        self.register_buffer("scale", torch.rand(6) + 0.5)
+        self.register_buffer("seen", torch.randint(100, (2,)))
+
+    def forward(self, x: Tensor) -> Tensor:  # (N,) int64 -> (N, classes)
+        return self.last(self.out(torch.tanh(self.hidden(self.frozen(self.embed(x)) * self.scale))))
+
+
+@exercise(hand_ddp, ranks=(3, 2), mistakes={"this is the sum of the ranks' gradients, not their mean": summed})
+def _(answer: Callable) -> Iterator[tuple]:
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    torch.manual_seed(dist.get_rank())
+    model = Tangled().to(pick())
+    before = [*model.parameters()]
+    answer(model)
+    yield "are its parameters the tensors from before", [*map(id, model.parameters())] == [*map(id, before)]
+    yield "parameters and buffers, which are to be rank 0's", dict(model.state_dict())
+    needed = sum(p.numel() * p.element_size() for p in before if p.requires_grad)
+    for where in ("the first backward", "the second backward", "a backward that adds to earlier gradients"):
+        x = torch.randint(8, (5,), generator=draw).to(pick())
+        if "adds" not in where:
+            model.zero_grad()
+        with Traffic() as traffic:
+            nn.functional.cross_entropy(model(x), (x + 1) % 8).backward()
+        yield f"the gradients of {where}", {name: p.grad for name, p in model.named_parameters()}
+        yield f"the messages of {where}", [name for name, _ in traffic.order]
+        yield f"the bytes in the message of {where}", AtMost(traffic.order[0][1], needed)
+        torch.optim.SGD(before, lr=0.1).step()
+    yield "", "Right on three ranks and on two, tied and frozen parameters included: one all-reduce for each backward."

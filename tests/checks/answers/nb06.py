@@ -1,0 +1,90 @@
+"""Answers to the exercises of notebook 06."""
+
+import torch
+import torch.distributed as dist
+
+
+def flat(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def reduced(tensor, op=dist.ReduceOp.SUM):
+    dist.all_reduce(tensor, op)
+    return tensor
+
+
+def least_and_most(model):
+    return (reduced(flat(model), dist.ReduceOp.MIN) == reduced(flat(model), dist.ReduceOp.MAX)).all()  # a 0-d tensor
+
+
+def of_all(what):
+    """Is what it takes of a model equal on all ranks?"""
+
+    def replicas_equal(model):
+        everyones = [None] * dist.get_world_size()
+        dist.all_gather_object(everyones, what(model).tolist())
+        return everyones.count(everyones[0]) == len(everyones)
+
+    return replicas_equal
+
+
+def is_the_mean(model):
+    apart = (reduced(flat(model)) / dist.get_world_size() != flat(model)).sum()
+    return reduced(apart).item() == 0
+
+
+def trained(model):
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def by_name(model):
+    return [p for _, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
+
+
+def averaged(parameters):
+    bucket = reduced(torch.cat([p.grad.flatten() for p in parameters])) / dist.get_world_size()
+    for p, mean in zip(parameters, bucket.split([p.numel() for p in parameters]), strict=True):
+        p.grad = mean.view_as(p)  # all gradients are views of one bucket
+
+
+def a_message_each(parameters):
+    for p in parameters:
+        averaged([p])
+
+
+def hooked(*, which=trained, send=averaged, start=lambda model: model.state_dict().values(), is_last=None):
+    """A hand_ddp that calls `send` once as many gradients are ready as there are parameters."""
+
+    def hand_ddp(model):
+        for tensor in start(model):
+            dist.broadcast(tensor.detach(), src=0)
+        mine, ready = which(model), []
+
+        def hook(parameter):
+            ready.append(parameter)
+            if is_last(mine) if is_last else len(ready) == len(mine):
+                ready.clear()
+                send(mine)
+
+        for parameter in mine:
+            parameter.register_post_accumulate_grad_hook(hook)
+
+    return hand_ddp
+
+
+def at_the_end_of_backward(model):
+    later = torch.autograd.Variable._execution_engine.queue_callback
+    hooked(which=lambda model: trained(model)[:1], send=lambda _: later(lambda: averaged(trained(model))))(model)
+
+
+RIGHT = {
+    "replicas_equal": [of_all(flat), least_and_most],
+    "hand_ddp": [hooked(), at_the_end_of_backward],
+}
+WRONG = {
+    "replicas_equal": [of_all(lambda model: flat(model).sort().values), is_the_mean,
+                       of_all(lambda model: model.zero_grad() or flat(model)),
+                       of_all(lambda model: torch.cat([p.flatten() for p in trained(model)]))],
+    "hand_ddp": [hooked(start=lambda model: model.parameters()), hooked(send=a_message_each), hooked(which=by_name),
+                 hooked(is_last=lambda mine: all(p.grad is not None for p in mine))],
+}

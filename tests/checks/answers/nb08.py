@@ -1,0 +1,149 @@
+"""Answers to the exercises of notebook 08."""
+
+import heapq
+from fractions import Fraction
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from course_utils.checks.nb08_sharding import deal_parameters, zero_bytes
+
+
+def kept_and_cut(parameters, ranks, stage):
+    cut = sum((12, 2, 2)[:stage])
+    return torch.tensor(parameters * (16 - cut) + parameters * cut / ranks, dtype=torch.float64)
+
+
+def exact(parameters, ranks, stage):
+    return sum(Fraction(each, ranks if stage > i else 1) for i, each in enumerate((12, 2, 2))) * Fraction(parameters)
+
+
+def whole_parameters_only(parameters, ranks, stage):
+    return zero_bytes(1, 1, 3) * (parameters // ranks) if stage == 3 else zero_bytes(parameters, ranks, stage)
+
+
+def in_order(sizes, ranks, order=lambda sizes: range(len(sizes))):
+    """Each to the rank with the least so far, in this order."""
+    owners, loads = np.zeros(len(sizes), int), [(0, rank) for rank in range(ranks)]
+    for i in order(sizes):
+        load, owners[i] = heapq.heappop(loads)
+        heapq.heappush(loads, (load + sizes[i], owners[i]))
+    return owners
+
+
+def largest_first(sizes, ranks):
+    return in_order(sizes, ranks, np.argsort)[::-1]
+
+
+def by_heap(sizes, ranks):
+    return in_order(sizes, ranks, lambda sizes: np.argsort(sizes)[::-1])
+
+
+def best_of_all(sizes, ranks):
+    """Every way to deal, without symmetric ones: never worse than the largest first."""
+    best = sum(sizes) + 1, []
+
+    def deal(owners, loads):
+        nonlocal best
+        if max(loads) >= best[0]:
+            return
+        if len(owners) == len(sizes):
+            best = max(loads), owners
+            return
+        for rank in range(min(ranks, max(owners, default=-1) + 2)):
+            deal([*owners, rank], [load + sizes[len(owners)] * (r == rank) for r, load in enumerate(loads)])
+
+    deal([], [0] * ranks)
+    return best[1]
+
+
+def sorts_what_it_got(sizes, ranks):
+    owners = deal_parameters(sizes, ranks)
+    sizes.sort(reverse=True)
+    return owners
+
+
+def averaged(parameters):
+    for p in parameters:
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
+def sharded(deal=deal_parameters, average=averaged, make_all=False, send=True):
+    """A shard_optimizer with one thing another way."""
+
+    def shard_optimizer(parameters, make):
+        trained = [p for p in parameters if p.requires_grad]
+        owners = deal([p.numel() for p in trained], dist.get_world_size())
+        mine = [p for p, owner in zip(trained, owners, strict=True) if owner == dist.get_rank()]
+        optimizer = make(trained if make_all else mine) if mine else None
+
+        def step():
+            average(trained)
+            if optimizer:
+                optimizer.step()
+            for p, owner in zip(trained, owners, strict=True):
+                if make_all and owner != dist.get_rank():
+                    optimizer and optimizer.state.pop(p, None)
+                if send:
+                    dist.broadcast(p.detach(), src=int(owner))
+
+        return step
+
+    return shard_optimizer
+
+
+def an_optimizer_each(parameters, make):
+    """One optimizer for each of its parameters, whose gradients are averaged, and freed, as soon as they are ready."""
+    trained = [p for p in parameters if p.requires_grad]
+    owners = by_heap([p.numel() for p in trained], dist.get_world_size())
+    optimizers = [make([p]) for p, owner in zip(trained, owners, strict=True) if owner == dist.get_rank()]
+
+    def step():
+        for optimizer in optimizers:
+            optimizer.step()
+        for p, owner in zip(trained, owners, strict=True):
+            dist.broadcast(p.data, int(owner))
+
+    for p in trained:
+        p.register_post_accumulate_grad_hook(lambda p: averaged([p]))
+    return step
+
+
+def in_flat_pieces(parameters, make):
+    """As in the notebook: right for optimizers that work number by number."""
+    trained, rank, ranks = [p for p in parameters if p.requires_grad], dist.get_rank(), dist.get_world_size()
+    flat = torch.nn.utils.parameters_to_vector(trained).detach()
+    pieces = [piece.clone() for piece in flat.tensor_split(ranks)]
+    optimizer = make([pieces[rank]])
+
+    def step():
+        averaged(trained)
+        pieces[rank].grad = torch.cat([p.grad.flatten() for p in trained]).tensor_split(ranks)[rank]
+        optimizer.step()
+        for owner, piece in enumerate(pieces):
+            dist.broadcast(piece, owner)
+        torch.nn.utils.vector_to_parameters(torch.cat(pieces), trained)
+
+    return step
+
+
+RIGHT = {
+    "zero_bytes": [kept_and_cut, exact],
+    "deal_parameters": [by_heap, best_of_all],
+    "shard_optimizer": [sharded(), an_optimizer_each],
+}
+WRONG = {
+    "zero_bytes": [
+        whole_parameters_only, lambda parameters, ranks, stage: zero_bytes(parameters, ranks, max(stage - 1, 0)),
+        lambda parameters, ranks, stage: None if stage == 3 else zero_bytes(parameters, ranks, stage),
+    ],
+    "deal_parameters": [
+        in_order, sorts_what_it_got, largest_first, lambda sizes, ranks: [owner + 1 for owner in by_heap(sizes, ranks)],
+    ],
+    "shard_optimizer": [
+        sharded(make_all=True), in_flat_pieces, sharded(in_order), sharded(send=False),
+        sharded(average=lambda trained: None),
+    ],
+}

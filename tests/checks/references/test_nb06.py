@@ -1,0 +1,31 @@
+"""The solutions of notebook 06 against what is known beforehand, and against torch's DDP."""
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from course_utils import launch, pick
+from course_utils.checks.nb06_ddp import CASES, Tangled, hand_ddp, replica, replicas_equal
+
+
+def test_replicas_are_equal_in_the_first_case_alone():
+    found = launch(lambda: [replicas_equal(replica(*other)) for other in CASES.values()], ranks=3, show=False)
+    assert found.results == 3 * [[True, False, False, False]]
+
+
+def trained(connect):
+    torch.manual_seed(dist.get_rank())
+    model = Tangled().to(pick())
+    forward, optimizer = connect(model) or model, torch.optim.Adam(model.parameters(), lr=0.1)
+    for step in range(4):
+        x = torch.arange(8, device=pick()).roll(step)[: 3 + dist.get_rank()]
+        torch.nn.functional.cross_entropy(forward(x), (x + 1) % 8).backward()
+        optimizer.step()
+        if step != 1:
+            optimizer.zero_grad()
+    return {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+
+
+def test_hand_ddp_trains_as_torchs_ddp():
+    ours, torchs = (launch(trained, connect, ranks=3, show=False).results for connect in (hand_ddp, DDP))
+    torch.testing.assert_close(ours, torchs)
