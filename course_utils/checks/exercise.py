@@ -155,7 +155,12 @@ def _look_at(look: Look, reference: Callable, answer: Callable, tol: float, mist
     same, words, got, values = 0, "", "", look(answer)
     for words, expected, *own in [*_as_they_are(look(reference), mistaken)]:
         print(AT + words, flush=True)  # so that it is known where an answer raised, or never ended
-        _, got, *_ = next(values)
+        try:
+            _, got, *_ = next(values)
+        except RuntimeError as error:
+            if isinstance(error.__cause__, StopIteration):  # a `next` of the answer's, which no generator lets through
+                raise error.__cause__ from None
+            raise
         different = difference(expected, got, *(own or [tol])) if words else None
         if _anywhere(different):
             return Seen(same, words, different, nothing=same == 0 and got is None and expected is not None)

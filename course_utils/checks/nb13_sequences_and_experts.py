@@ -1,0 +1,175 @@
+"""Exercises of notebook 13: two finished outputs of attention become one, and tokens go to several experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+from ..machine import pick
+from ..ranks.traffic import Traffic
+from .compare import AtMost, kind
+from .exercise import exercise
+
+PARTS = (  # words, (…, n, d), scale and middle of the scores, parts that every second query sees nothing of, type, tol
+    ("scores around 0", (2, 3, 4, 6), 1, 0, "", torch.float32, 1e-5),
+    ("two dimensions, one query", (1, 5), 1, 0, "", torch.float32, 1e-5),
+    ("five dimensions", (2, 1, 3, 7, 1), 3, 0, "", torch.float32, 1e-5),
+    ("scores around 1000", (3, 5, 4), 5, 1000, "", torch.float32, 1e-3),
+    ("scores around -1000", (3, 5, 4), 5, -1000, "", torch.float32, 1e-3),
+    ("scores from -300 to 300", (2, 3, 4, 6), 100, 0, "", torch.float32, 1e-3),
+    ("nothing seen in part a by some queries", (2, 5, 3), 1, 0, "a", torch.float32, 1e-5),
+    ("nothing seen in part b by some queries", (2, 5, 3), 1, 0, "b", torch.float32, 1e-5),
+    ("nothing seen in both parts by some queries", (2, 5, 3), 1, 0, "ab", torch.float32, 1e-5),
+    ("float64", (2, 3, 4, 6), 1, 0, "", torch.float64, 1e-5),
+    ("out in bfloat16, lse in float32", (2, 3, 4, 6), 1, 0, "", torch.bfloat16, 0.05),
+)
+
+
+def attention(s: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores (…, n, keys), values (…, keys, d) -> out (…, n, d), lse (…, n)."""
+    return s.softmax(-1).nan_to_num() @ v, s.logsumexp(-1)
+
+
+def two_parts(shape: tuple, scale: float, middle: float, unseen: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Scores and values of parts with three and five keys, in float64."""
+    draw, parts = torch.Generator().manual_seed(30), []
+    for name, keys in (("a", 3), ("b", 5)):
+        s = torch.randn(*shape[:-1], keys, generator=draw, dtype=torch.float64) * scale + middle
+        if name in unseen:
+            s[..., ::2, :] = -torch.inf
+        parts.append((s, torch.randn(*shape[:-2], keys, shape[-1], generator=draw, dtype=torch.float64)))
+    return parts
+
+
+def merge_outputs(out_a, lse_a, out_b, lse_b):
+    """out (…, n, d) and lse (…, n) of attention over two parts of the keys -> (out, lse) of attention over both."""
+    lse = torch.stack([lse_a, lse_b])
+    share_a, share_b = lse.softmax(0).nan_to_num().unsqueeze(-1)  # nan where both are -inf
+    return (out_a * share_a + out_b * share_b).to(out_a.dtype), torch.logaddexp(lse_a, lse_b)
+
+
+def mean_of_both(out_a, lse_a, out_b, lse_b):
+    return (out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)
+
+
+def by_exp(out_a, lse_a, out_b, lse_b):
+    a, b = lse_a.exp().unsqueeze(-1), lse_b.exp().unsqueeze(-1)
+    return (out_a * a + out_b * b) / (a + b), torch.logaddexp(lse_a, lse_b)
+
+
+def by_differences(out_a, lse_a, out_b, lse_b):
+    lse = torch.logaddexp(lse_a, lse_b)
+    return out_a * (lse_a - lse).exp().unsqueeze(-1) + out_b * (lse_b - lse).exp().unsqueeze(-1), lse
+
+
+@exercise(merge_outputs, mistakes={
+    "this is the mean of both outputs. A part counts by its share of the sum, e^lse": mean_of_both,
+    "e^1000 is inf and e^-1000 is 0: only differences of the lse may go into an exp": by_exp,
+    "(-inf) - (-inf) is nan, and so is 0 / 0; a query that saw nothing has the output 0": by_differences,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    for words, shape, scale, middle, unseen, dtype, tol in PARTS:
+        (out_a, lse_a), (out_b, lse_b) = (attention(*part) for part in two_parts(shape, scale, middle, unseen))
+        lse_type = torch.float32 if dtype == torch.bfloat16 else dtype
+        given = out_a.to(dtype), lse_a.to(lse_type), out_b.to(dtype), lse_b.to(lse_type)
+        found = answer(*given)
+        pair = isinstance(found, (tuple, list)) and len(found) == 2
+        yield f"{words}: what comes back", "(out, lse)" if pair else kind(found)
+        yield f"{words}: out", found[0], tol
+        yield f"{words}: lse", found[1], max(tol, 1e-5)
+        yield f"{words}: what was given, which is still needed for the next part", list(given)
+    yield "", "With two to five dimensions, scores of ±1,000, and queries that see nothing."
+
+
+WIDTH, COUNTS = 64, 400  # numbers of a token; bytes that the counts of tokens may take
+
+
+class Expert(nn.Module):
+    """A rank's expert, the same wherever it is made; it counts the tokens that come."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(100 + rank)
+        self.matrix = nn.Parameter(torch.randn(WIDTH, WIDTH, generator=draw).to(pick()) / 4)
+        self.tokens = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, WIDTH) -> (N, WIDTH)"""
+        self.tokens += len(x)
+        return torch.tanh(x @ self.matrix) + x
+
+
+def routes(ranks: int) -> dict[str, list[torch.Tensor]]:
+    """By case, for each rank: the experts that its tokens choose, (T, k)."""
+    draw = torch.Generator().manual_seed(ranks)
+
+    def choose(tokens: int, k: int, among: int) -> torch.Tensor:
+        return torch.rand(tokens, among, generator=draw).argsort(1)[:, :k].contiguous()
+
+    return {
+        "one expert a token": [choose(6 + rank, 1, ranks) for rank in range(ranks)],
+        "all experts for each token": [choose(8 - rank, ranks, ranks) for rank in range(ranks)],
+        "an expert that nobody wants": [choose(7, 1, ranks - 1) for _ in range(ranks)],
+        "a rank without tokens": [choose(0 if rank == 1 else 5, 2, ranks) for rank in range(ranks)],
+    }
+
+
+def tokens_of(rank: int, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x, chosen and weights of a rank; x and weights are leaves of autograd."""
+    draw, here = torch.Generator().manual_seed(7 + rank), pick()
+    x, weights = torch.randn(len(chosen), WIDTH, generator=draw), torch.rand(chosen.shape, generator=draw)
+    return x.to(here).requires_grad_(), chosen.to(here), weights.to(here).requires_grad_()
+
+
+def to_experts(x, chosen, weights, expert):
+    """x (T, D), chosen and weights (T, k) -> (T, D): the sum over j of weights[i, j] * expert chosen[i, j] of x[i]."""
+    k, ranks = chosen.shape[1], dist.get_world_size()
+    order = chosen.flatten().argsort(stable=True)  # the copies of tokens: for rank 0 first, then for rank 1, …
+    counts = chosen.flatten().bincount(minlength=ranks)
+    coming = torch.empty_like(counts)
+    dist.all_to_all_single(coming, counts)
+    out, back = counts.tolist(), coming.tolist()
+    arrived = all_to_all_single_autograd(x[order // k], back, out, dist.group.WORLD)  # copy i is of token i // k
+    results = all_to_all_single_autograd(expert(arrived), out, back, dist.group.WORLD)
+    return (results[order.argsort()].unflatten(0, (-1, k)) * weights.unsqueeze(-1)).sum(1)
+
+
+def without_weights(x, chosen, weights, expert):
+    return to_experts(x, chosen, weights * 0 + 1, expert)
+
+
+def first_choice(x, chosen, weights, expert):
+    return to_experts(x, chosen[:, :1], weights[:, :1], expert)
+
+
+def cut_off(x, chosen, weights, expert):
+    return to_experts(x.detach(), chosen, weights, expert)
+
+
+@exercise(to_experts, ranks=(2, 3, 4), mistakes={
+    "every result counts alike here, and is to count times weights[i, j]": without_weights,
+    "only the first expert of each token counts; the others' results are to be added": first_choice,
+    "none comes back to x. It is cut off by `detach`, or by `dist.all_to_all_single`, which autograd does not know; "
+    "`all_to_all_single_autograd` is known to it": cut_off,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for case, chosen_by in routes(ranks).items():
+        (x, chosen, weights), expert = tokens_of(rank, chosen_by[rank]), Expert(rank)
+        with Traffic() as traffic:
+            y = answer(x, chosen, weights, expert)
+        yield f"{case}: what is returned", y, 1e-4
+        yield f"{case}: what was given, afterwards", [x, chosen, weights]
+        wanted = sum(int((each == rank).sum()) for each in chosen_by)
+        yield f"{case}: tokens that this rank's expert computes", expert.tokens
+        most = 4 * WIDTH * (chosen.numel() + wanted) + COUNTS
+        yield f"{case}: bytes sent, of tokens, results and counts", AtMost(traffic.bytes.total(), most)
+        y.square().sum().backward()
+        for name, leaf in (("x", x), ("weights", weights), ("the expert's matrix", expert.matrix)):
+            # None is no gradient, and so is 0: of an expert that nobody chose.
+            yield f"{case}: the gradient of {name}", torch.zeros_like(leaf) if leaf.grad is None else leaf.grad, 1e-3
+    yield "", "Right on 2, 3 and 4 ranks, gradients included; each token travels only to its experts and back."

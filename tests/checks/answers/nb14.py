@@ -1,0 +1,116 @@
+"""Answers to the exercises of notebook 14."""
+
+from collections import OrderedDict
+from itertools import product
+
+import numpy as np
+import torch
+
+from course_utils import planner
+from course_utils.checks.nb14_choosing_a_strategy import groups, within_budget
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def by_numpy(rank, dp, tp, pp):
+    ranks = np.arange(dp * tp * pp).reshape(pp, dp, tp)
+    stage, replica, part = np.unravel_index(rank, ranks.shape)
+    tensor, data, pipeline = ranks[stage, replica], tuple(ranks[stage, :, part]), [*ranks[:, replica, part]]
+    return OrderedDict(data=data, tensor=tensor, pipeline=pipeline)
+
+
+def by_torch(rank, dp, tp, pp):
+    mesh = torch.arange(dp * tp * pp).view(pp, dp, tp)
+    s, d, t = (mesh == rank).nonzero()[0]
+    return {"pipeline": mesh[:, d, t], "data": mesh[s, :, t].tolist(), "tensor": mesh[s, d].tolist()}
+
+
+def by_steps(rank, dp, tp, pp):
+    first, start = rank - rank % tp, rank - rank // tp % dp * tp
+    return {"tensor": range(first, first + tp), "data": range(start, start + dp * tp, tp),
+            "pipeline": range(rank % (dp * tp), dp * tp * pp, dp * tp)}
+
+
+def by_product(rank, dp, tp, pp):
+    places = list(product(range(pp), range(dp), range(tp)))
+    mine, found = places[rank], {}
+    for i, axis in enumerate(("pipeline", "data", "tensor")):
+        found[axis] = [r for r, other in enumerate(places) if other[:i] + other[i + 1 :] == mine[:i] + mine[i + 1 :]]
+    return found
+
+
+def each(change):
+    """The right groups, with one thing changed in each of them."""
+    return lambda rank, dp, tp, pp: {axis: change(rank, ranks) for axis, ranks in groups(rank, dp, tp, pp).items()}
+
+
+def of_eight(rank, dp, tp, pp):
+    return {"tensor": sorted([rank, rank ^ 1]), "data": sorted([rank, rank ^ 2]), "pipeline": sorted([rank, rank ^ 4])}
+
+
+def on_rank_0_only(rank, dp, tp, pp):
+    return None if rank else groups(rank, dp, tp, pp)
+
+
+def without_remainder(rank, dp, tp, pp):
+    return groups(rank, dp, tp, pp) | {"tensor": [rank // tp * tp + i for i in range(dp)]}
+
+
+# -- budget ------------------------------------------------------------------------------------------------------------
+
+
+def costs(model, cluster, devices, batch):
+    return planner.plans(model, cluster, devices=devices, batch=batch)
+
+
+def total(cost):
+    return sum(cost.sent.values())
+
+
+def by_minimum(model, cluster, devices, batch, most_sent):
+    able = (c for c in costs(model, cluster, devices, batch) if c.total <= cluster.memory and total(c) <= most_sent)
+    return planner.Plan(**vars(min(able, key=lambda c: c.step).plan))
+
+
+def by_numpy_index(model, cluster, devices, batch, most_sent):
+    found = costs(model, cluster, devices, batch)
+    return found[int(np.argmax([c.fits and total(c) <= most_sent for c in found]))].plan
+
+
+def first_that(keeps):
+    """The plan of the first that fits and keeps to this budget."""
+
+    def within_budget(model, cluster, devices, batch, most_sent):
+        return next(c.plan for c in costs(model, cluster, devices, batch) if c.fits and keeps(c, most_sent))
+
+    return within_budget
+
+
+def fastest_that_sends_little(model, cluster, devices, batch, most_sent):
+    return min(costs(model, cluster, devices, batch), key=lambda c: (total(c) > most_sent, c.step)).plan
+
+
+def sends_least(model, cluster, devices, batch, most_sent):
+    return min((c for c in costs(model, cluster, devices, batch) if c.fits), key=total).plan
+
+
+def the_cost(*given):
+    plan = within_budget(*given)
+    return next(cost for cost in costs(*given[:4]) if cost.plan == plan)
+
+
+RIGHT = {
+    "groups": [by_numpy, by_torch, by_steps, by_product],
+    "within_budget": [by_minimum, by_numpy_index, first_that(lambda c, most: not total(c) > most)],
+}
+WRONG = {
+    "groups": [
+        of_eight, each(lambda rank, ranks: [float(r) for r in ranks]), on_rank_0_only, without_remainder,
+        each(lambda rank, ranks: sorted(ranks, key=lambda r: r != rank)), each(lambda rank, ranks: {*ranks}),
+    ],
+    "within_budget": [
+        sends_least, first_that(lambda c, most: total(c) < most), fastest_that_sends_little, the_cost,
+        first_that(lambda c, most: total(c) <= most and not c.plan.recompute),
+        first_that(lambda c, most: c.sent["data"] + c.sent["pipeline"] <= most), lambda *given: planner.Plan(pp=2),
+    ],
+}
