@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections import defaultdict
+from importlib.util import find_spec
 
 import pytest
 
@@ -15,7 +16,7 @@ from . import answers
 FAST = 2  # answers of an exercise that every run of the tests judges; the others are marked slow
 SOON = 6.0  # seconds for an answer that never ends; there is no short limit for any other
 
-RIGHT, WRONG, HANGS = defaultdict(list), defaultdict(list), set()
+RIGHT, WRONG, HANGS, NEEDS_XLA = defaultdict(list), defaultdict(list), set(), set()
 for module in pkgutil.iter_modules(answers.__path__):
     table = importlib.import_module(f"{answers.__name__}.{module.name}")
     for name in {*table.RIGHT, *table.WRONG}:
@@ -23,6 +24,7 @@ for module in pkgutil.iter_modules(answers.__path__):
         RIGHT[name] += [exercise.published, *table.RIGHT[name]]
         WRONG[name] += [*exercise.mistakes.values(), *table.WRONG[name]]
     HANGS |= getattr(table, "HANGS", set())
+    NEEDS_XLA |= getattr(table, "NEEDS_XLA", set())
 
 
 def cases(table):
@@ -30,6 +32,16 @@ def cases(table):
         pytest.param(name, answer, id=f"{name}-{number}", marks=[pytest.mark.slow] if number >= FAST else [])
         for name, functions in sorted(table.items()) for number, answer in enumerate(functions)
     ]
+
+
+@pytest.fixture(autouse=True)
+def environment(request):
+    """In .venv-xla only the exercises that need it are judged; they are left out elsewhere."""
+    needs = getattr(request.node, "callspec", None) and request.node.callspec.params["name"] in NEEDS_XLA
+    if needs:
+        pytest.importorskip("torch_xla", reason="needs torch_xla")
+    elif find_spec("torch_xla"):
+        pytest.skip("judged without torch_xla")
 
 
 @pytest.mark.parametrize(("name", "answer"), cases(RIGHT))

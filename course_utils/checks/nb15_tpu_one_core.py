@@ -1,0 +1,132 @@
+"""Exercises of notebook 15, looked at by what XLA compiled, ran and read: lines without recompiles, losses read once.
+
+They run in the notebook's own process, because a TPU belongs to one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import torch
+from torch.nn.functional import cross_entropy, pad
+
+from ..errors import CourseError
+from ..lessons import models
+from ..xla import counters, tolerance
+from ..xla.counters import times
+from .compare import AtMost, kind
+from .exercise import exercise
+
+fresh = itertools.count(1)  # a width that no program of this process has, so that every compile is counted
+
+
+def core() -> torch.device:
+    """The XLA device of this kernel."""
+    try:
+        import torch_xla
+    except ModuleNotFoundError:
+        raise CourseError("This exercise runs on torch_xla: choose the kernel PyTorch/XLA.") from None
+    return torch_xla.device()
+
+
+@contextmanager
+def counted() -> Iterator[SimpleNamespace]:
+    """`.here` is what happened inside, and in the `sync` at its end."""
+    import torch_xla
+
+    torch_xla.sync()
+    before, found = counters(), SimpleNamespace()
+    yield found
+    torch_xla.sync()
+    found.here = counters() - before
+
+
+def remove_recompiles(lines, table):
+    ids = torch.zeros(len(lines), 64, dtype=torch.int64)
+    real = torch.zeros(len(lines), 64, 1)
+    for row, line in enumerate(lines):  # on the CPU, where a new shape costs nothing
+        ids[row, : len(line)] = line
+        real[row, : len(line)] = 1
+    ids, real = ids.to(table.device), real.to(table.device)
+    return (table[ids] * real).sum(1) / real.sum(1)
+
+
+def filling_counts(lines, table):
+    ids = torch.stack([pad(line, (0, 64 - len(line))) for line in lines])
+    return table[ids.to(table.device)].mean(1)
+
+
+def divided_by_64(lines, table):
+    lengths = torch.tensor([[len(line)] for line in lines]).to(table.device)
+    return remove_recompiles(lines, table) * lengths / 64
+
+
+@exercise(remove_recompiles, here=True, mistakes={
+    "the places that were filled up count in the mean, as if they were character 0": filling_counts,
+    "each sum is divided by 64, not by the length of its line": divided_by_64,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    generator, compiles = torch.Generator().manual_seed(0), 0
+    vectors, more = torch.randn(40, 24, generator=generator), next(fresh)
+    for call in range(8):  # the longest line is another one in each
+        lengths = torch.randperm(62 - 2 * call, generator=generator)[:11] + 2
+        lines = [torch.randint(40, (n,), generator=generator) for n in [*lengths.tolist(), 64 - 2 * call]]
+        table = pad(vectors, (0, more)).to(core())
+        with counted() as ran:
+            means = answer(lines, table)
+        where, compiles = f"call {call + 1}", compiles + ran.here.compiles
+        yield f"{where}: what it returns", kind(means)
+        yield f"{where}: the device of the means", means.device.type
+        yield f"{where}: the means, in the first 24 columns", means.detach().cpu().float()[:, :24], tolerance()
+        yield f"{where}: the lines afterwards, which were not to change", lines
+        yield f"{where}: the table afterwards, which was not to change", table.cpu()[:, :24]
+        yield f"{where}: whether a program ran on the XLA device", ran.here.executions != 0
+        yield f"{where}: downloads from the XLA device", AtMost(ran.here.downloads, 0)
+        yield f"programs compiled until {where}, each call with other lengths", AtMost(compiles, 5)
+    yield "", f"{times(compiles, 'compile')} in 8 calls with 96 lines."
+
+
+def read_once(step, batches):
+    import torch_xla
+
+    losses = []
+    for x, y in batches:
+        losses.append(step(x, y).detach())
+        torch_xla.sync()  # one program a step
+    return torch.stack(losses).tolist()  # the only read
+
+
+def one_graph(step, batches):
+    return torch.stack([step(x, y).detach() for x, y in batches]).tolist()
+
+
+@exercise(read_once, here=True, mistakes={
+    "several steps wait in one graph, which is another program for each number of steps": one_graph,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    for steps in (6, 1, 4):
+        model = models.mlp(24).to(core())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x, y, model=model, optimizer=optimizer):
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        x, y = torch.rand(steps, 16, 64, generator=torch.Generator().manual_seed(steps)), torch.arange(16) % 10
+        batches = [(rows.to(core()), y.to(core())) for rows in x]
+        with counted() as ran:
+            losses = answer(step, batches)
+        where = times(steps, "step")
+        yield f"{where}: the losses", losses, tolerance()
+        yield f"{where}: losses that are tensors, not floats", sum(isinstance(loss, torch.Tensor) for loss in losses)
+        yield f"{where}: the batches that are still in the list", len(batches)
+        yield f"{where}: downloads", AtMost(ran.here.downloads, 1)
+        yield f"{where}: steps that are a program of their own", min(ran.here.executions, steps)
+        yield f"{where}: programs, one a step and one that collects", AtMost(ran.here.executions, steps + 1)
+    yield "", "One program a step, and one download."

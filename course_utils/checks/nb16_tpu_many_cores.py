@@ -1,0 +1,130 @@
+"""Exercise of notebook 16, looked at on two and three cores: replicas that train as one process."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from .. import xla
+from ..errors import CourseError, RankError
+from ..lessons import models
+from ..ranks.run import Run
+from .compare import kind
+from .exercise import exercise
+
+TPU_STARTS = 180.0  # seconds more
+
+
+def on_cores(*task: Any, ranks: int, time_limit: float, spmd: bool = False, **_: Any) -> Run:
+    """`task` on `ranks` virtual cores, with SPMD on 8, or on all of a TPU; a crash of XLA's own is tried again."""
+    tpu = os.environ.get("PJRT_DEVICE") == "TPU"
+    limit, cores = time_limit + TPU_STARTS * tpu, None if tpu or spmd else ranks
+    start = functools.partial(xla.launch, *task, cores=cores, spmd=spmd, time_limit=limit, show=False)
+    try:
+        return start()
+    except RankError as error:
+        if error.cause != "SIGSEGV":
+            raise
+        return start()
+
+
+def several() -> int:
+    """How many cores there are."""
+    import torch_xla.runtime as xr
+
+    if (cores := xr.global_runtime_device_count()) == 1:
+        raise CourseError('this exercise needs several cores, and this TPU has one: restart the kernel, call '
+                          'xla.setup(device="CPU") for virtual ones, and run the notebook again')
+    return cores
+
+
+class Watched(Dataset):
+    """Random rows that remember which were read."""
+
+    def __init__(self, rows: int) -> None:
+        generator = torch.Generator().manual_seed(2)
+        self.x, self.y = torch.rand(rows, 64, generator=generator), torch.randint(10, (rows,), generator=generator)
+        self.read: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        self.read.add(int(row))
+        return self.x[row], self.y[row]
+
+
+def train_replica(dataset, epochs):
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    import torch_xla.runtime as xr
+    from torch_xla.distributed.parallel_loader import MpDeviceLoader
+
+    device = torch_xla.device()
+    model = models.mlp(seed=xr.global_ordinal()).to(device)
+    xm.broadcast_master_param(model)
+    sampler = DistributedSampler(dataset, xr.world_size(), xr.global_ordinal(), shuffle=False)
+    loader = MpDeviceLoader(DataLoader(dataset, 8, sampler=sampler), device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            xm.optimizer_step(optimizer)
+    return model
+
+
+def replica(dataset, epochs, seed, reduce):
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    import torch_xla.runtime as xr
+
+    core, cores, device = xr.global_ordinal(), xr.world_size(), torch_xla.device()
+    model = models.mlp(seed=seed * core).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(epochs):
+        for rows in torch.arange(core, len(dataset), cores).split(8):
+            x, y = (torch.stack(values).to(device) for values in zip(*(dataset[row] for row in rows), strict=True))
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            if reduce:
+                xm.reduce_gradients(optimizer)
+            optimizer.step()
+            torch_xla.sync()
+    return model
+
+
+def apart(dataset, epochs):
+    return replica(dataset, epochs, seed=1, reduce=True)
+
+
+def alone(dataset, epochs):
+    return replica(dataset, epochs, seed=0, reduce=False)
+
+
+@exercise(train_replica, ranks=(3, 2), seconds=60.0, launch=on_cores, unit="core", mistakes={
+    "the replicas begin with different weights: each core keeps its own, and core 0's are to be everyone's": apart,
+    "each core steps with the gradients of its own rows: average them over all cores": alone,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+
+    dataset = Watched(20 * several())  # in batches of 8, 8 and 4 a core
+    model = answer(dataset, 3)
+    torch_xla.sync()
+    weights = parameters_to_vector(model.parameters()).detach().cpu() if isinstance(model, nn.Module) else None
+    everyones = xm.mesh_reduce("weights", weights, list)
+    yield "the rows that it reads, sorted", sorted(dataset.read)
+    yield "what it returns", "a model" if weights is not None else None if model is None else kind(model)
+    yield "the weights after 3 epochs, against those of one process that takes whole batches", weights, xla.tolerance()
+    yield "whether all cores have the same weights, to the bit", all(torch.equal(w, weights) for w in everyones)
+    yield "", f"{len(everyones)} cores, each with rows of its own: bit-equal, and as one process on whole batches."

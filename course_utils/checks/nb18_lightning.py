@@ -1,0 +1,145 @@
+"""Exercises of notebook 18: the steps of an epoch, and a loop as a LightningModule, alone and on two ranks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+from ..lessons import data, models
+from ..ranks.launch import launch
+from .compare import kind
+from .exercise import exercise
+from .probes import weights
+
+# samples, batch, devices: what the sampler adds to make the shares equal completes a batch, or begins one, or neither.
+EPOCHS_OF = ((1437, 64, 1), (1437, 64, 4), (1437, 32, 8), (1437, 200, 8), (1441, 60, 8), (1437, 60, 8), (1440, 60, 8),
+             (7, 3, 2), (5, 1, 3), (1, 1, 1))
+
+
+def steps_per_epoch(samples, batch, devices, drop_last):
+    each = -(-samples // devices)  # the sampler deals equally many, and fills up
+    return each // batch if drop_last else -(-each // batch)
+
+
+def not_filled_up(samples, batch, devices, drop_last):
+    each = samples // devices
+    return each // batch if drop_last else -(-each // batch)
+
+
+def of_all_devices(samples, batch, devices, drop_last):
+    return steps_per_epoch(samples, batch, 1, drop_last)
+
+
+@exercise(steps_per_epoch, mistakes={
+    "the sampler fills up, so that all devices get equally many: round a device's share up": not_filled_up,
+    "these are the steps of one device with all samples: each gets its share of them": of_all_devices,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    for case in EPOCHS_OF:
+        for drop_last in (False, True):
+            yield f"steps_per_epoch{(*case, drop_last)}", answer(*case, drop_last)
+    yield "", "As many as the loaders that the Trainer makes have."
+
+
+def port_the_loop(model, lr, steps):
+    import lightning as L
+
+    class Ported(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def training_step(self, batch, index):
+            x, y = batch
+            loss = cross_entropy(self.model(x), y)
+            self.log("loss", loss)
+            return loss
+
+        def validation_step(self, batch, index):
+            x, y = batch
+            right = (self.model(x).argmax(1) == y).float().mean()
+            self.log("accuracy", right, sync_dist=True)
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=lr, momentum=0.9)
+            schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    return Ported()
+
+
+on_cpu = functools.partial(launch, device="cpu")
+
+
+def once_an_epoch(model, lr, steps):
+    module = port_the_loop(model, lr, steps)
+    both = module.configure_optimizers()
+    both["lr_scheduler"]["interval"] = "epoch"
+    module.configure_optimizers = lambda: both
+    return module
+
+
+def of_this_rank(model, lr, steps):
+    module = port_the_loop(model, lr, steps)
+    log = module.log
+    module.log = lambda name, value, **_: log(name, value)
+    return module
+
+
+@exercise(port_the_loop, ranks=(1, 2), seconds=60.0, tol=1e-6, launch=on_cpu, mistakes={
+    'the schedule moves once an epoch, which is Lightning\'s way without "interval": "step"': once_an_epoch,
+    "each rank knows the accuracy of its own test images only": of_this_rank,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    from lightning.pytorch import LightningModule
+
+    for lr, steps in ((0.2, 12), (0.1, 24)):  # 12 are taken
+        model = models.mlp()
+        module = answer(model, lr, steps)
+        right = isinstance(module, LightningModule)
+        yield "what it returns", "a LightningModule" if right else None if module is None else kind(module)
+        seen = fit(module)
+        yield f"lr={lr}: the learning rates of the steps", seen["lr"]
+        if dist.get_world_size() == 1:  # on several, each rank may log its own, or all their mean
+            yield f'lr={lr}: what it logs as "loss" in each step', seen["loss"]
+        yield f"lr={lr}: the weights of the model that it was given", weights(model)
+        yield f'lr={lr}: what it logs as "accuracy" after each epoch, over all test images', seen["accuracy"]
+    yield "", "Losses, learning rates, weights and accuracies are the loop's, and the ranks agree on the accuracy."
+
+
+def fit(module: Any) -> dict[str, list]:
+    """Two epochs of six steps: learning rates, and what it logs."""
+    from lightning.pytorch import Callback, Trainer
+
+    from ..lightning import quiet
+
+    quiet()
+    seen: dict[str, list] = {"lr": [], "loss": [], "accuracy": []}
+
+    def logged(trainer: Trainer, name: str) -> float | None:
+        value = trainer.callback_metrics.get(name)
+        return None if value is None else value.item()
+
+    class Notes(Callback):
+        def on_before_optimizer_step(self, trainer: Trainer, module: Any, optimizer: Any) -> None:
+            seen["lr"].append(optimizer.param_groups[0]["lr"])
+
+        def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+            seen["loss"].append(logged(trainer, "loss"))
+
+        def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+            seen["accuracy"].append(logged(trainer, "accuracy"))
+
+    ranks, images = dist.get_world_size(), data.digits()
+    trainer = Trainer(max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                      enable_model_summary=False, num_sanity_val_steps=0, callbacks=[Notes()], accelerator="cpu",
+                      devices=ranks, strategy="ddp" if ranks > 1 else "auto")
+    # The two test batches differ in size, so the mean of their means is not the mean over the images.
+    trainer.fit(module, DataLoader(images.train, 256), DataLoader(images.test, 300 // ranks))
+    return seen

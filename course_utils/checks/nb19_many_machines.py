@@ -1,0 +1,202 @@
+"""Exercise of notebook 19, on two real ranks: the answer is started again from what a kill at any moment would leave.
+
+Nothing is killed. A kill leaves the folder as it is at that moment, so the folder is copied in a step, before every
+change of a file and with each file half written, and the answer is called with each copy, a new model and a new loader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from ..ranks.launch import launch
+from .compare import AtMost
+from .exercise import exercise
+from .probes import everyones
+
+EPOCHS, EACH = 2, 5  # EACH: steps in an epoch
+CHANGES = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link", "os.symlink"}
+
+
+class Kills:
+    """Copies of a folder, as a kill at that moment would leave it, by the number of steps that are done."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.folder, self.steps, self.done = home, home, (), 0
+        self.kept: list[tuple[int, Path]] = []
+        self.writing, self._lock = None, threading.Lock()
+        sys.addaudithook(self._heard)  # for as long as the process lives
+
+    def keep(self, writing: Path | None = None) -> None:
+        """Copy the folder if it is time, also with half of the file that was written since the last copy."""
+        if self.done not in self.steps:
+            return
+        with self._lock, contextlib.suppress(OSError):  # a file may go while the folder is copied
+            if self.writing:
+                half, torn = self.writing.read_bytes(), self._copy(self.kept[-1][1])
+                (torn / self.writing.relative_to(self.folder)).write_bytes(half[: len(half) // 2])
+            self.writing = None
+            self._copy(self.folder)
+            self.writing = writing
+
+    def writer(self, real: Callable, file: Any, *args: Any) -> Any:
+        """The writer of `torch.save`, which opens a file by C++: here it says so."""
+        if isinstance(file, str):
+            sys.audit("open", file, "wb", os.O_WRONLY)
+        return real(file, *args)
+
+    def _heard(self, event: str, args: tuple) -> None:
+        if event in CHANGES and self.done in self.steps and isinstance(args[0], (str, bytes, os.PathLike)):
+            path = Path(os.path.abspath(os.fsdecode(args[0])))
+            writes = event != "open" or args[2] & (os.O_WRONLY | os.O_RDWR)
+            if writes and self.folder in path.parents:
+                self.keep(path if event == "open" else None)
+
+    def _copy(self, folder: Path) -> Path:
+        copy = shutil.copytree(folder, self.home / f"{dist.get_rank()}-{len(self.kept)}")
+        self.kept.append((self.done, copy))
+        return copy
+
+
+def train(answer: Callable, start: Path | None, kills: Kills, steps: Collection[int] = ()) -> tuple[list[int], list]:
+    """Call the answer with a copy of `start`; the number of the batch of each step, and all weights after it.
+
+    kills: may keep the folder while so many `steps` are done.
+    """
+    rank = dist.get_rank()
+    folder = Path(everyones(tempfile.mkdtemp(dir=kills.home) if rank == 0 else None)[0])
+    if start and rank == 0:
+        shutil.copytree(start, folder, dirs_exist_ok=True)
+    dist.barrier()
+    kills.folder, kills.steps, kills.done, kills.writing = folder, steps, 0, None
+    torch.manual_seed(100 + rank)
+    rows = torch.rand(38, 6, generator=torch.Generator().manual_seed(0))
+    dataset = TensorDataset(rows, torch.arange(38) % 3)
+    sampler = DistributedSampler(dataset, seed=1)
+    loader = DataLoader(dataset, 4, sampler=sampler)
+    model = DDP(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    batches = []
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)
+        batches += [rows[mine] for mine in torch.tensor([*sampler]).split(4)]
+    sampler.set_epoch(0)
+    numbers, after, trains = [], [], False
+
+    def forward(module: nn.Module, inputs: tuple) -> None:
+        nonlocal trains
+        trains = torch.is_grad_enabled()
+        if not trains:
+            return
+        numbers.append(next((n for n, batch in enumerate(batches) if torch.equal(batch, inputs[0])), -1))
+        if len(numbers) == 1 and len({*everyones(numbers[0])}) > 1:
+            raise RuntimeError(f"the ranks go on with different steps: {everyones(numbers[0])}")
+        if rank == 0 or kills.writing:
+            kills.keep()
+
+    def stepped(*_: Any) -> None:
+        nonlocal trains
+        if trains:  # get_state_dict makes an empty step
+            state = model.state_dict().items()  # each rank has running statistics of its own
+            after.append(torch.cat([v.detach().flatten().double() for name, v in state if "running" not in name]))
+            kills.done, trains = numbers[-1] + 1, False
+            time.sleep(0.02 * rank * (kills.done in steps))  # another rank may be ahead
+
+    model.register_forward_pre_hook(forward)
+    optimizer.register_step_post_hook(stepped)
+    with mock.patch("torch._C.PyTorchFileWriter", functools.partial(kills.writer, torch._C.PyTorchFileWriter)):
+        answer(model, optimizer, sampler, loader, EPOCHS, folder)
+    dist.barrier()  # rank 0 may still write
+    kills.steps = ()
+    return numbers, after
+
+
+def survive(model, optimizer, sampler, loader, epochs, folder):
+    rank, last = dist.get_rank(), folder / "last.pt"
+    done, random = 0, None
+    if last.exists():
+        saved = torch.load(last, map_location="cpu")
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        done, random = saved["done"], saved["random"][rank]
+        torch.set_rng_state(random)
+    for epoch in range(done // len(loader), epochs):
+        sampler.set_epoch(epoch)
+        for step, (x, y) in enumerate(loader, start=epoch * len(loader)):
+            if step < done:
+                torch.set_rng_state(random)  # a loader that starts draws a number
+                continue
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            everyones = [None] * dist.get_world_size()
+            dist.all_gather_object(everyones, torch.get_rng_state())
+            if rank == 0:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": step + 1}
+                torch.save(state | {"random": everyones}, last.with_suffix(".new"))
+                os.replace(last.with_suffix(".new"), last)
+
+
+def without_random_numbers(*training):
+    with mock.patch("torch.set_rng_state"):
+        survive(*training)
+
+
+def restored_only_before_the_loop(*training):
+    with mock.patch("torch.set_rng_state", functools.lru_cache(torch.set_rng_state)):  # once for each state
+        survive(*training)
+
+
+def without_moments(*training):
+    with mock.patch.object(torch.optim.Optimizer, "load_state_dict"):
+        survive(*training)
+
+
+@exercise(survive, ranks=(2,), seconds=60.0, tol=1e-6, launch=functools.partial(launch, device="cpu"), mistakes={
+    "the random numbers, for dropout, are not restored": without_random_numbers,
+    "a loader that starts draws a random number: restore them once more after the batches that are skipped":
+        restored_only_before_the_loop,
+    "the optimizer's moments are not restored": without_moments,
+})
+def _(answer: Callable) -> Iterator[tuple]:
+    home, start, count = Path(everyones(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0]), None, 0
+    kills = Kills(home)
+    try:
+        for life, steps in enumerate(((3, EACH), (EACH + 3,))):
+            numbers, after = train(answer, start, kills, steps)
+            if life == 0:
+                yield "nobody kills it: the batches, by their numbers in the loop", numbers
+                yield "nobody kills it: the weights after each step", torch.stack(after)
+                loops = after
+            states = [state for kept in everyones(kills.kept) for state in kept]
+            for done in steps:
+                again = [train(answer, folder, kills) for at, folder in states if at == done]
+                count, start = count + len(again), next(folder for at, folder in reversed(states) if at == done)
+                begun = [numbers[0] if numbers else done for numbers, _ in again]
+                where = f"killed after {done} of {len(loops)} steps, in a step or in a write, and started again"
+                yield f"{where}: steps that it does twice", AtMost(done - min(begun), 3)
+                others = sum(run[0] != [*range(n, len(loops))] for run, n in zip(again, begun, strict=True))
+                yield f"{where}: times that it does not take the loop's batches to the end", others
+                off = [(w - loops[n]).abs().max() for run in again for n, w in zip(*run, strict=True)]
+                yield f"{where}: how far its weights get from the loop's", max(off)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    yield "", f"Started again from what {count} kills would leave, it always has the weights of the loop."

@@ -1,0 +1,127 @@
+"""Answers to the exercises of notebook 15; they need torch_xla."""
+
+import numpy as np
+import torch
+from torch.nn.functional import pad
+
+from course_utils.checks.nb15_tpu_one_core import read_once, remove_recompiles
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+
+def filled(lines, to=64, value=0):
+    return torch.stack([pad(line, (0, to - len(line)), value=value) for line in lines])
+
+
+def masked_mean(lines, table, to):
+    ids, real = filled(lines, to).to(table.device), filled([torch.ones(len(x)) for x in lines], to).to(table.device)
+    return torch.einsum("nl,nlw->nw", real, table[ids]) / real.sum(1, keepdim=True)
+
+
+def line_by_line(size):
+    """Each line is a program of its own, as long as `size` says."""
+
+    def remove_recompiles(lines, table):
+        import torch_xla
+
+        means = []
+        for line in lines:
+            means.append(masked_mean([line], table, size(len(line)))[0])
+            torch_xla.sync()
+        return torch.stack(means)
+
+    return remove_recompiles
+
+
+def by_one_hot(lines, table):
+    counts = torch.stack([torch.bincount(line, minlength=len(table)).float() / len(line) for line in lines])
+    return counts.to(table.device) @ table
+
+
+def with_an_extra_row(lines, table):
+    wide = torch.cat([table, torch.zeros(1, table.shape[1]).to(table.device)]).double()
+    lengths = torch.tensor([[float(len(line))] for line in lines]).to(table.device)
+    return wide[filled(lines, value=len(table)).to(table.device)].sum(1) / lengths
+
+
+def up_to_the_longest(lines, table):
+    return masked_mean(lines, table, max(map(len, lines)))
+
+
+def on_the_cpu(lines, table):
+    vectors = table.cpu()
+    return torch.stack([vectors[line].mean(0) for line in lines]).to(table.device)
+
+
+def left_on_the_cpu(lines, table):
+    return remove_recompiles(lines, table).cpu()
+
+
+def in_place(lines, table):
+    lines[:], before = [pad(line, (0, 64 - len(line))) for line in lines], [*lines]
+    return remove_recompiles(before, table)
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def collected(end):
+    """One program a step; `end` makes floats of the losses."""
+
+    def read_once(step, batches):
+        import torch_xla
+
+        losses = []
+        for x, y in batches:
+            losses.append(step(x, y).detach())
+            torch_xla.sync(wait=True)
+        return end(losses)
+
+    return read_once
+
+
+def with_a_context(step, batches):
+    import torch_xla
+
+    losses = []
+    for batch in batches:
+        with torch_xla.step():
+            losses += [step(*batch).detach()]
+    return tuple(map(np.float32, torch.stack(losses).tolist()))
+
+
+def read_at_every_step(step, batches):
+    return [step(x, y).item() for x, y in batches]
+
+
+def one_more_step(step, batches):
+    return read_once(step, [*batches, batches[0]])[:-1]
+
+
+def used_up(step, batches):
+    return read_once(step, [batches.pop(0) for _ in range(len(batches))])
+
+
+def first_four(step, batches):
+    return read_once(step, [*batches, *batches][:4])
+
+
+RIGHT = {
+    "remove_recompiles": [
+        line_by_line(lambda length: next(size for size in (16, 32, 64) if length <= size)), by_one_hot,
+        with_an_extra_row, line_by_line(lambda length: -(-length // 16) * 16),
+    ],
+    "read_once": [with_a_context, collected(lambda losses: torch.stack(losses).cpu().numpy())],
+}
+WRONG = {
+    "remove_recompiles": [
+        line_by_line(lambda length: length), up_to_the_longest, on_the_cpu, left_on_the_cpu, in_place,
+        lambda lines, table: remove_recompiles(lines[:1], table), lambda lines, table: None,
+    ],
+    "read_once": [
+        read_at_every_step, collected(lambda losses: [loss.item() for loss in losses]), collected(list), one_more_step,
+        collected(lambda losses: torch.stack(losses).cpu()), used_up, first_four,
+        lambda step, batches: read_once(step, batches)[::-1],
+    ],
+}
+NEEDS_XLA = {*RIGHT}

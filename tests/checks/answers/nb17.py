@@ -1,0 +1,54 @@
+"""Answers to the exercise of notebook 17; they need torch_xla."""
+
+from course_utils.checks.nb17_spmd import shard_mlp
+
+X, UP, BIAS, DOWN = ("data", None), ("model", None), ("model",), (None, "model")
+
+
+def marked(x=X, up=UP, bias=BIAS, down=DOWN, last=None, of=lambda tensor: tensor):
+    """Annotates what is not None."""
+
+    def shard_mlp(mlp, x_, mesh):
+        import torch_xla.distributed.spmd as xs
+
+        tensors = (mlp.down.weight, mlp.down.bias, mlp.up.bias, mlp.up.weight, x_)
+        for tensor, axes in zip(tensors, (down, last, bias, up, x), strict=True):
+            if axes is not None:
+                xs.mark_sharding(of(tensor), mesh, axes)
+
+    return shard_mlp
+
+
+def by_spec(mlp, x, mesh):
+    import torch_xla.distributed.spmd as xs
+
+    xs.set_global_mesh(mesh)
+    for tensor, axes in ((x, X), (mlp.up.weight, UP), (mlp.up.bias, BIAS), (mlp.down.weight, DOWN)):
+        xs.ShardingSpec(xs.get_global_mesh(), axes).apply(tensor)
+
+
+def frozen(mlp, x, mesh):
+    mlp.up.weight.requires_grad_(False)
+    shard_mlp(mlp, x, mesh)
+
+
+def scaled(mlp, x, mesh):
+    mlp.up.weight.data.mul_(2)
+    shard_mlp(mlp, x, mesh)
+
+
+def a_mesh_of_its_own(mlp, x, mesh):
+    import numpy as np
+    import torch_xla.distributed.spmd as xs
+
+    shard_mlp(mlp, x, xs.Mesh(np.arange(8), (2, 4), ("data", "model")))
+
+
+RIGHT = {"shard_mlp": [
+    by_spec, marked((0, None), (1, None), (1,), (None, 1), (None,)), marked(of=lambda tensor: tensor.data),
+]}
+WRONG = {"shard_mlp": [
+    marked(bias=None), marked(x=None), marked(last=BIAS), marked(up=("data", "model")), frozen, scaled,
+    a_mesh_of_its_own, marked(("model", None), ("data", None), ("data",), (None, "data")),
+]}
+NEEDS_XLA = {*RIGHT}

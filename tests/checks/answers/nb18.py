@@ -1,0 +1,162 @@
+"""Answers to the exercises of notebook 18; `port_the_loop` needs Lightning."""
+
+import copy
+import math
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, DistributedSampler
+
+from course_utils.checks.nb18_lightning import port_the_loop, steps_per_epoch
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def by_numpy(samples, batch, devices, drop_last):
+    return (np.floor if drop_last else np.ceil)(np.ceil(np.int64(samples) / devices) / batch).astype(np.int64)
+
+
+def by_range(samples, batch, devices, drop_last):
+    share = range(0, samples + -samples % devices, devices)
+    sizes = [len(share[i : i + batch]) for i in range(0, len(share), batch)]
+    return sum(size == batch or not drop_last for size in sizes)
+
+
+def by_loader(samples, batch, devices, drop_last):
+    sampler = DistributedSampler(range(samples), devices, devices - 1)
+    return len(DataLoader(range(samples), batch, sampler=sampler, drop_last=drop_last))
+
+
+def of_the_global_batch(samples, batch, devices, drop_last):
+    return (math.floor if drop_last else math.ceil)(samples / (batch * devices))
+
+
+def one_more(samples, batch, devices, drop_last):
+    return -(-samples // devices) // batch + (not drop_last)
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------------
+
+
+def changed(**parts):
+    """The solution with other methods, each made from the solution's module."""
+
+    def answer(model, lr, steps):
+        module = port_the_loop(model, lr, steps)
+        for name, make in parts.items():
+            setattr(module, name, make(module))
+        return module
+
+    return answer
+
+
+def logging(**names):
+    """It logs under another name, or, with None, not at all."""
+
+    def log(module):
+        real = module.log
+        return lambda name, *args, **more: names.get(name, name) and real(names.get(name, name), *args, **more)
+
+    return changed(log=log)
+
+
+def own_accuracy(combine):
+    """Right answers and images are counted; `combine(counts)` makes one accuracy of all ranks' at an epoch's end."""
+
+    def start(module):
+        def on_validation_epoch_start():
+            module.count = torch.zeros(2)
+
+        return on_validation_epoch_start
+
+    def step(module):
+        def validation_step(batch, index):
+            x, y = batch
+            module.count += torch.tensor([(module.model(x).argmax(1) == y).sum(), float(len(x))])
+
+        return validation_step
+
+    def end(module):
+        def on_validation_epoch_end():
+            module.log("accuracy", combine(module.count))
+
+        return on_validation_epoch_end
+
+    return changed(on_validation_epoch_start=start, validation_step=step, on_validation_epoch_end=end)
+
+
+def over_ranks(counts):
+    dist.all_reduce(counts)
+    return counts[0] / counts[1]
+
+
+def of_rank_0(counts):
+    dist.broadcast(counts, 0)
+    return counts[0] / counts[1]
+
+
+def by_hand(model, lr, steps):
+    import lightning as L
+
+    class Module(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.network, self.automatic_optimization = model, False
+
+        def training_step(self, batch, index):
+            loss = cross_entropy(self.network(batch[0]), batch[1])
+            self.log_dict({"loss": loss})
+            self.optimizers().zero_grad()
+            self.manual_backward(loss)
+            self.optimizers().step()
+            self.lr_schedulers().step()
+
+        def validation_step(self, batch, index):
+            self.log("accuracy", (self.network(batch[0]).argmax(1) == batch[1]).float().mean(), sync_dist=True)
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=lr, momentum=0.9)
+            return [optimizer], [LambdaLR(optimizer, lambda step: 1 - 0.9 * min(step, steps) / steps)]
+
+    return Module()
+
+
+def not_returned(module):
+    def training_step(batch, index, step=module.training_step):
+        step(batch, index)
+
+    return training_step
+
+
+def forgets_validation(model, lr, steps):
+    import lightning as L
+
+    module = port_the_loop(model, lr, steps)
+    del type(module).validation_step
+    return module if isinstance(module, L.LightningModule) else None
+
+
+RIGHT = {
+    "steps_per_epoch": [by_range, by_loader, by_numpy],
+    "port_the_loop": [own_accuracy(over_ranks), by_hand],
+}
+WRONG = {
+    "steps_per_epoch": [
+        of_the_global_batch, one_more, lambda s, b, d, drop: -(-s // d) // b, lambda s, b, d, drop: 5,
+        lambda s, b, d, drop: max(1, steps_per_epoch(s, b, d, drop)),
+        lambda s, b, d, drop: (s // d + 1) // b if drop else -(-(s // d + 1) // b),
+        lambda s, b, d, drop: d * steps_per_epoch(s, b, d, drop),
+    ],
+    "port_the_loop": [
+        logging(loss=None), changed(training_step=not_returned), own_accuracy(of_rank_0), forgets_validation,
+        lambda model, lr, steps: port_the_loop(copy.deepcopy(model), lr, steps),
+        lambda model, lr, steps: type(port_the_loop(model, lr, steps)), lambda model, lr, steps: model,
+        lambda model, lr, steps: port_the_loop(model, lr, 12),
+        lambda model, lr, steps: port_the_loop(model, 0.2, steps),
+        logging(accuracy="val_accuracy"), own_accuracy(lambda counts: counts[0] / 360),
+    ],
+}
+NEEDS_XLA = {"port_the_loop"}

@@ -1,0 +1,26 @@
+"""The published solution of notebook 16 against one process that takes the whole batches."""
+
+import pytest
+
+pytest.importorskip("torch_xla")
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector
+
+from course_utils import xla
+from course_utils.checks.nb16_tpu_many_cores import Watched, train_replica
+from course_utils.lessons import models
+
+
+def test_train_replica_is_one_process():
+    dataset, model = Watched(40), models.mlp(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for x, y in zip(dataset.x.split(16), dataset.y.split(16), strict=True):
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+    replicas = xla.launch(lambda: [*train_replica(dataset, 2).parameters()], cores=2, show=False).results
+    for replica in replicas:
+        torch.testing.assert_close(parameters_to_vector(replica), parameters_to_vector(model.parameters()))

@@ -1,0 +1,38 @@
+"""The published solutions of notebook 18 against torch's loader, and against the notebook's loop."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, DistributedSampler
+
+from course_utils import launch
+from course_utils.checks.nb18_lightning import EPOCHS_OF, fit, port_the_loop, steps_per_epoch
+from course_utils.lessons import data, models
+
+
+def test_steps_per_epoch_is_the_loaders_length():
+    for samples, batch, devices in EPOCHS_OF:
+        for drop_last in (False, True):
+            dealt = DistributedSampler(range(samples), devices, 0)
+            steps = len(DataLoader(range(samples), batch, sampler=dealt, drop_last=drop_last))
+            assert steps_per_epoch(samples, batch, devices, drop_last) == steps
+
+
+def test_port_the_loop_is_the_loop():
+    pytest.importorskip("lightning")
+    model, images, seen = models.mlp(), data.digits(), {"lr": [], "loss": [], "accuracy": []}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=24)
+    for _ in range(2):
+        for x, y in DataLoader(images.train, 256):
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            seen["lr"].append(schedule.get_last_lr()[0])
+            seen["loss"].append(loss.item())
+            optimizer.step()
+            schedule.step()
+        x, y = images.test.tensors
+        seen["accuracy"].append((model(x).argmax(1) == y).float().mean().item())
+    [found] = launch(lambda: fit(port_the_loop(models.mlp(), 0.2, 24)), ranks=1, device="cpu", show=False).results
+    assert found == {name: pytest.approx(values, abs=1e-6) for name, values in seen.items()}
