@@ -101,7 +101,7 @@ class Exercise:
         try:
             for ranks in self._ranks or (1,):
                 by_rank = self._seen(self.published, answer, ranks)
-                rank, seen = next(((r, s) for r, s in enumerate(by_rank) if s.different), (0, by_rank[0]))
+                rank, seen = min(enumerate(by_rank), key=lambda one: (one[1].same, one[1].different is None))
                 if seen.different:
                     break
             else:
