@@ -118,13 +118,14 @@ def _(answer: Callable) -> Iterator[tuple]:
     import torch_xla
     import torch_xla.core.xla_model as xm
 
-    dataset = Watched(20 * several())  # in batches of 8, 8 and 4 a core
+    cores = several()
+    dataset = Watched(20 * cores)  # in batches of 8, 8 and 4 a core
     model = answer(dataset, 3)
     torch_xla.sync()
     weights = parameters_to_vector(model.parameters()).detach().cpu() if isinstance(model, nn.Module) else None
-    everyones = xm.mesh_reduce("weights", weights, list)
+    unlike = xm.mesh_reduce("weights", None if weights is None else weights.numpy().tobytes(), set)
     yield "the rows that it reads, sorted", sorted(dataset.read)
     yield "what it returns", "a model" if weights is not None else None if model is None else kind(model)
     yield "the weights after 3 epochs, against those of one process that takes whole batches", weights, xla.tolerance()
-    yield "whether all cores have the same weights, to the bit", all(torch.equal(w, weights) for w in everyones)
-    yield "", f"{len(everyones)} cores, each with rows of its own: bit-equal, and as one process on whole batches."
+    yield "replicas that are unlike, if only in one bit", len(unlike)
+    yield "", f"{cores} cores, each with rows of its own: bit-equal, and as one process on whole batches."
