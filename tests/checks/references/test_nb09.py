@@ -21,7 +21,7 @@ def gradients_apart():
 
 
 def test_units_have_the_gradient_of_one_process():
-    assert max(launch(gradients_apart, ranks=2, device="cpu").results) < 1e-5
+    assert max(launch(gradients_apart, ranks=2, device="cpu", show=False, time_limit=600).results) < 1e-5
 
 
 def outputs():
@@ -31,5 +31,5 @@ def outputs():
 
 
 def test_a_sharded_start_gives_what_one_process_gives():
-    for got, expected in launch(outputs, ranks=3, device="cpu").results:
+    for got, expected in launch(outputs, ranks=3, device="cpu", show=False, time_limit=600).results:
         torch.testing.assert_close(got, expected)
