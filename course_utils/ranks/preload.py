@@ -4,6 +4,8 @@ Without `torch._dynamo` here the first optimizer of every rank imports it, which
 No device may be touched: a process that has initialised CUDA cannot be forked.
 """
 
+# ruff: noqa: F401
+
 import ctypes
 import gc
 import multiprocessing.connection
@@ -23,17 +25,12 @@ import torch.utils.data
 
 from course_utils.ranks import rank
 
-__all__ = ["cloudpickle", "multiprocessing", "rank", "torch"]
-
 if find_spec("torch_xla"):
     os.environ.setdefault("PJRT_SELECT_DEFAULT_DEVICE", "0")  # `xla.launch` chooses, and says so
-    import torch_xla  # noqa: F401 (starts no runtime: cores do, each launch its own)
+    import torch_xla  # starts no runtime: cores do, each launch its own
 
     if find_spec("lightning"):
-        import lightning.pytorch  # noqa: F401
-
-if torch.cuda.is_initialized():
-    raise RuntimeError("the server that ranks are forked from has initialised CUDA; ranks could not use it")
+        import lightning.pytorch
 
 LARGE, MADV_COLLAPSE = 2 << 20, 25
 

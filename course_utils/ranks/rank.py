@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import linecache
 import multiprocessing as mp
 import os
@@ -24,24 +23,20 @@ from .report import Session, Task, begin, watch
 from .spans import recorder
 
 
-def main(ranks: list[int], connection: Connection, output: Connection, stacks: Connection, task: bytes) -> None:
+def main(ranks: list[int], connection: Connection, output: Connection, task: bytes) -> None:
     """Run one rank; the notebook's `Crew` is the caller. Never returns."""
-    enter(output, stacks)
+    enter(output)
     todo: Task = pickle.loads(task)
     [rank] = ranks
     take_over(todo, RANK=str(rank), LOCAL_RANK=str(rank))
     session = Session(rank, connection, todo.began)
     begin(session, whole_process=True)
-    threading.Thread(target=watch, args=([session],), daemon=True).start()
     run(session, todo, lambda: _join_group(rank, todo))
     leave(connection)
 
 
-def enter(output: Connection, stacks: Connection) -> None:
-    """Make a process forked from the server one of its own, that ends with the notebook.
-
-    What it prints goes to `output`; asked by a signal, or when it crashes, it writes to `stacks` where it is.
-    """
+def enter(output: Connection) -> None:
+    """Make a process forked from the server one of its own, that ends with the notebook and prints to `output`."""
     # A session of its own, as torchrun's workers have: interrupts of the kernel pass by, its children end with it, and
     # Linux, which shares the CPU between sessions first, gives it a share of its own.
     os.setsid()
@@ -51,8 +46,6 @@ def enter(output: Connection, stacks: Connection) -> None:
     output.close()
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lives as long as the process)
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    faulthandler.enable(stacks)
-    faulthandler.register(signal.SIGUSR1, stacks)
     mp.set_start_method("fork", force=True)  # else DataLoader workers could not get a Dataset defined in a cell
 
 
@@ -66,7 +59,7 @@ def take_over(task: Task, **env: str) -> None:
 
 def run(session: Session, task: Task, prepare: Callable[[], None]) -> None:
     """Call the function and send its result, or whatever it raised, to the notebook."""
-    session.send("at", session.pid, threading.get_ident())  # where the rank can be found when it is stuck
+    threading.Thread(target=watch, args=(session,), daemon=True).start()
     try:
         prepare()
         function, args, kwargs = pickle.loads(task.payload)
@@ -75,7 +68,7 @@ def run(session: Session, task: Task, prepare: Callable[[], None]) -> None:
         session.send("result", payload)
     except BaseException as error:
         _send_rest(session)
-        session.send("error", time.perf_counter(), *describe(error))
+        session.send("error", time.perf_counter(), *_describe(error))
 
 
 def leave(connection: Connection) -> NoReturn:
@@ -87,7 +80,7 @@ def leave(connection: Connection) -> NoReturn:
     os._exit(0)
 
 
-def describe(error: BaseException) -> tuple[str, str, list[Frame], str]:
+def _describe(error: BaseException) -> tuple[str, str, list[Frame], str]:
     """An exception as (class name, message, frames that are not ours, formatted traceback)."""
     frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
     frames = [frame for frame in frames if not frame[0].startswith(PACKAGE + os.sep)]
@@ -98,10 +91,8 @@ def _packed_result(result: object) -> bytes:
     try:
         return dumps(result)
     except Exception as error:
-        raise TypeError(
-            f"the function returned a {type(result).__name__}, which cannot be sent back to the notebook ({error}); "
-            "return tensors, numbers, strings, or lists and dicts of them"
-        ) from None
+        kind = type(result).__name__
+        raise TypeError(f"the function returned a {kind}, which cannot be sent back to the notebook: {error}") from None
 
 
 def _send_rest(session: Session) -> None:

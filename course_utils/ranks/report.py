@@ -6,20 +6,24 @@ TPU is a thread (`xla/core.py`), so the line is found by thread first, then by p
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing as mp
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..errors import CourseError
+from ..errors import CourseError, Frame
 from ..pictures.live import as_float
 
 SEND_EVERY = 0.1  # seconds; metrics travel in batches, so that a report costs a step microseconds
+AT_EVERY = 5  # times that: where a rank is
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Session:
     records: list[dict] = field(default_factory=list)
     reports: int = 0
     pid: int = field(default_factory=os.getpid)
+    thread: int = field(default_factory=threading.get_ident)
 
     def send(self, kind: str, *values: Any) -> None:
         with self.lock:
@@ -91,28 +96,31 @@ def report(step: int | None = None, **values: float) -> None:
         CourseError: the name `rank` or `time`, which are filled in.
     """
     record: dict[str, float] = {name: as_float(value) for name, value in values.items()}
-    if taken := {"rank", "time"} & values.keys():
-        raise CourseError(f"report({sorted(taken)[0]}=…): that name is filled in by itself; choose another one")
-    step = None if step is None else int(as_float(step))
-    if (session := current()) is None:
-        return
-    head = {
-        "rank": session.rank,
-        "time": time.perf_counter() - session.began,
-        "step": session.reports if step is None else step,
-    }
-    session.reports += 1
-    session.records.append(head | record)
+    for name in {"rank", "time"} & values.keys():
+        raise CourseError(f"report({name}=…): that name is filled in by itself; choose another one")
+    if (session := current()) is not None:
+        step = session.reports if step is None else int(as_float(step))
+        session.reports += 1
+        head = {"rank": session.rank, "time": time.perf_counter() - session.began, "step": step}
+        session.records.append(head | record)
 
 
-def watch(sessions: list[Session]) -> None:
-    """Send metrics in batches; leave, children included, when the notebook's process is gone."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # the main thread is the one to say where it is
+def watch(session: Session) -> None:
+    """Send what the rank reports, and where it is; end, children included, when the notebook's process is gone."""
     parent = mp.parent_process().sentinel
-    while not wait([parent], SEND_EVERY):
+    for tick in itertools.count():
+        if wait([parent], SEND_EVERY):
+            break
         try:
-            for session in list(sessions):
-                session.flush()
+            session.flush()
+            if tick % AT_EVERY == 0:
+                session.send("at", _where(session.thread), time.process_time())
         except OSError:
             break
     os.killpg(0, signal.SIGKILL)
+
+
+def _where(thread: int) -> list[Frame]:
+    """Where this thread is, be it in Python or in a call that waits; innermost frame first."""
+    frame = sys._current_frames().get(thread)
+    return [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)] if frame else []

@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing as mp
 import os
 import signal
+import subprocess
 import sys
 import threading
 import types
@@ -32,10 +33,9 @@ def warm_up() -> None:
         return
     from multiprocessing import forkserver, resource_tracker
 
-    context = mp.get_context("forkserver")
     with _starting, _spawning_apart():
         resource_tracker.ensure_running()  # here, because on its way it would undo the mask below
-        context.set_forkserver_preload(["course_utils.ranks.preload"])
+        mp.get_context("forkserver").set_forkserver_preload(["course_utils.ranks.preload"])
         # The server and all ranks inherit the mask: interrupts are for the kernel alone.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -48,20 +48,15 @@ def warm_up() -> None:
 def _spawning_apart() -> Iterator[None]:
     """The server, and `multiprocessing`'s resource tracker, start in process groups of their own.
 
-    A kernel that is told to stop first ends its own group, and waits for the tracker, which ignores the signal, until
-    Jupyter loses patience and kills the kernel: a restart takes seconds more, and `multiprocessing` does not tidy up.
-    Both processes end by themselves once the kernel has gone.
+    A kernel that is told to stop first ends its own group, and waits for the tracker, which ignores the signal: a
+    restart takes seconds more, and `multiprocessing` does not tidy up. Both end by themselves once the kernel has gone.
     """
 
     def spawn(path: bytes, args: list, passed: list[int]) -> int:
-        kept = {fd: os.get_inheritable(fd) for fd in passed}
-        try:
-            for fd in kept:
-                os.set_inheritable(fd, True)
-            return os.posix_spawn(path, args, os.environ | NO_THREAD_POOL, setpgroup=0)
-        finally:
-            for fd, inheritable in kept.items():
-                os.set_inheritable(fd, inheritable)
+        env = os.environ | NO_THREAD_POOL
+        process = subprocess.Popen(args, executable=path, pass_fds=passed, env=env, process_group=0)
+        process.returncode = 0  # `multiprocessing` waits for it
+        return process.pid
 
     together, util.spawnv_passfds = util.spawnv_passfds, spawn
     try:
@@ -73,20 +68,11 @@ def _spawning_apart() -> Iterator[None]:
 def fork(target: Any, *args: Any) -> BaseProcess:
     """Start `target(*args)` in a new process forked from the server; waits for the server if it is still importing."""
     process = mp.get_context("forkserver").Process(target=target, args=args)
-    with _starting, _no_main_module():
-        process.start()
+    with _starting:
+        # The function travels by value: a rank must not run a script again to find it.
+        main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+        try:
+            process.start()
+        finally:
+            sys.modules["__main__"] = main
     return process
-
-
-@contextlib.contextmanager
-def _no_main_module() -> Iterator[None]:
-    """The function travels by value: a rank must not run a script again to find it. In a notebook nothing is needed."""
-    main = sys.modules["__main__"]
-    if getattr(main, "__file__", None) is None and getattr(main, "__spec__", main) is None:  # %reset deletes it
-        yield
-        return
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

@@ -7,10 +7,8 @@ a kernel in front of each of these operators reads the sizes of the tensors and 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any, Self
-
-from ..pictures.picture import Picture
-from ..pictures.tables import table
 
 OPERATORS = {
     "all-reduce": ("allreduce_", "allreduce_coalesced_"),
@@ -28,6 +26,7 @@ OPERATORS = {
 """The operators of `c10d`, by the collective each one is."""
 
 
+@dataclass(eq=False)
 class Traffic:
     """`with Traffic() as traffic: …` counts this rank's collectives, sends and receives; it can be sent back.
 
@@ -41,11 +40,10 @@ class Traffic:
             Broadcast and reduce count as (n-1)/n on every rank: who forwards them is the backend's choice.
     """
 
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        self.bytes: Counter[str] = Counter()
-        self.sent: Counter[str] = Counter()
-        self.order: list[tuple[str, int]] = []
+    calls: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
+    sent: Counter[str] = field(default_factory=Counter)
+    order: list[tuple[str, int]] = field(default_factory=list, repr=False)
 
     @property
     def bytes_sent(self) -> int:
@@ -59,21 +57,9 @@ class Traffic:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _open[:] = [other for other in _open if other is not self]
+        _open.remove(self)
         if not _open:
             _library.pop()._destroy()
-
-    def __repr__(self) -> str:
-        each = [f"{n} {name}{'s' * (n > 1)}, {self.bytes[name]:,} bytes" for name, n in self.calls.items()]
-        return f"Traffic({'; '.join(each) or 'nothing'})"
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
-    def table(self, *, title: str = "") -> Picture:
-        """A row for each collective."""
-        rows = [(name, calls, self.bytes[name], self.sent[name]) for name, calls in self.calls.items()]
-        return table(rows, ["collective", "calls", "bytes", "sent by a rank"], title=title)
 
     def _count(self, name: str, payload: int, sent: int) -> None:
         self.calls[name] += 1

@@ -12,13 +12,12 @@ import multiprocessing as mp
 import os
 import pickle
 import sys
-import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ..ranks.rank import enter, leave, run, take_over
-from ..ranks.report import Session, Task, begin, current, watch
+from ..ranks.report import Session, Task, begin, current
 
 SPMD, REPLICAS = "SPMD", "one replica a core"  # `Task.backend`
 
@@ -27,12 +26,12 @@ SPMD, REPLICAS = "SPMD", "one replica a core"  # `Task.backend`
 _shared: tuple[Task, Connection, Any]
 
 
-def main(cores: list[int], connection: Connection, output: Connection, stacks: Connection, task: bytes) -> None:
+def main(cores: list[int], connection: Connection, output: Connection, task: bytes) -> None:
     """Run all cores; the caller is `Cores`. Never returns.
 
     `output` gets what is printed below Python, by XLA itself, which knows no threads.
     """
-    enter(output, stacks)
+    enter(output)
     imported = dict(os.environ)  # torch_xla, imported by the server, left its own settings here
     todo: Task = pickle.loads(task)
     take_over(todo)
@@ -96,7 +95,6 @@ def _one(core: int, prepare: Callable[[], None] = lambda: None) -> None:
     task, connection, lock = _shared
     session = Session(core, connection, task.began, lock)
     begin(session, whole_process=False)
-    threading.Thread(target=watch, args=([session],), daemon=True).start()
     run(session, task, prepare)
 
 

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from ..errors import CourseError
 from ..machine import tpu_chips, usable_cores
 from ..pictures.live import LivePlot
 from ..ranks.crew import Crew, Member
-from ..ranks.failures import Stacks
 from ..ranks.launch import check_call, make_task, name_of
 from ..ranks.run import Run
 from . import core
@@ -31,7 +27,6 @@ PIP = f"%pip install torch=={TRIED}.0 'torch_xla[tpu]=={TRIED}.0', then restart 
 # refuses to start ("Expected 4 worker addresses, got 1": Lightning-AI/pytorch-lightning#20244).
 PRESET = ("TPU_PROCESS_ADDRESSES", "CLOUD_TPU_TASK_ID")
 # XLA's CPU client waits 5 s for a late core, says so, and after 10 s ends the process.
-RENDEZVOUS, STUCK = b"rendezvous.cc", "may be stuck"
 LATE = re.compile(r"Expected (?P<expected>\d+) threads .* only (?P<arrived>\d+) of them arrived")
 
 
@@ -95,11 +90,9 @@ def launch(
     real = _choose_device() == "TPU"
     there = _tpu_cores() if real else VIRTUAL_CORES
     cores = there if cores is None else cores
-    if real and cores != there:
-        raise CourseError(f"cores={cores}: this TPU has {there}, and torch_xla starts them all: leave cores out. For "
-                          'virtual cores restart the kernel and call xla.setup(device="CPU").')
-    if not 1 <= cores <= MOST_CORES:
-        raise CourseError(f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores")
+    if cores not in ([there] if real else range(1, MOST_CORES + 1)):
+        raise CourseError(f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores, or all of a TPU: leave cores "
+                          'out. For virtual ones beside a TPU restart the kernel and call xla.setup(device="CPU").')
     task = make_task(
         (function, args, kwargs),
         {"COURSE_DEVICE": "xla"} | ({} if real else _virtual(cores)),
@@ -119,7 +112,6 @@ class Cores(Crew):
 
     main = staticmethod(core.main)
     said = ""  # what XLA said last
-    stuck: Stacks | None = None  # where all were when XLA said that they may be stuck
 
     def groups(self) -> list[list[int]]:
         return [list(range(self.run.ranks))]
@@ -129,10 +121,7 @@ class Cores(Crew):
 
     def heard_output(self, member: Member, data: bytes) -> None:
         self.said = (self.said + data.decode(errors="replace"))[-(1 << 16) :]
-        if STUCK in self.said and self.stuck is None:  # when it ends them, several threads abort at once
-            self.stuck = self.where(self.unfinished())
-        if lines := [line for line in data.splitlines(keepends=True) if RENDEZVOUS not in line]:
-            self.output.add(None, b"".join(lines))
+        self.output.add(None, data)
 
     def death(self, member: Member) -> tuple[str, str]:
         if late := LATE.search(self.said):
@@ -141,9 +130,6 @@ class Cores(Crew):
                 "waiting for the others: every core must run the same program, collectives included"
             )
         return super().death(member)
-
-    def where(self, ranks: list[int]) -> Stacks:
-        return self.stuck if self.stuck and LATE.search(self.said) else super().where(ranks)
 
 
 def tolerance(fine: float = 1e-5) -> float:
@@ -167,26 +153,21 @@ def give_back() -> None:
 
 
 def _versions() -> str:
-    """The installed pair; a CourseError when it is none. In .venv it says how far `make lab` is with .venv-xla."""
-    found = {}
-    for name in ("torch_xla", "torch"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            log = Path(sys.prefix) / "xla.log"  # what the build behind JupyterLab said
-            said = log.read_text(errors="replace").split("\n") if log.exists() else []
-            last = next((textwrap.shorten(line, 100) for line in reversed(said) if line.strip()), "")
-            raise CourseError(
-                f"this kernel has no {name}: `make lab` builds it behind JupyterLab, on Linux x86-64 with Python 3.11 "
-                f"to 3.13, in some minutes{f' (now: {last})' if last else ''}. When it is ready, choose Kernel, Change "
-                f"Kernel…, PyTorch/XLA, and run again. On a TPU (Colab, Kaggle, a VM): {PIP}"
-            ) from None
-    if found["torch"].split(".")[:2] != found["torch_xla"].split(".")[:2]:
+    """The installed pair; a CourseError when it is none."""
+    try:
+        xla, torch = version("torch_xla"), version("torch")
+    except PackageNotFoundError:
         raise CourseError(
-            f"torch {found['torch']} and torch_xla {found['torch_xla']} are no pair: torch_xla is compiled against one "
-            f"torch. Install torch=={found['torch_xla'].split('+')[0]} beside it, then restart the kernel."
+            "this kernel has no torch_xla: `make lab` builds it behind JupyterLab, on Linux x86-64 with Python 3.11 to "
+            "3.13, in some minutes. When it is ready, choose Kernel, Change Kernel…, PyTorch/XLA, and run again. On a "
+            f"TPU (Colab, Kaggle, a VM): {PIP}"
+        ) from None
+    if torch.split(".")[:2] != xla.split(".")[:2]:
+        raise CourseError(
+            f"torch {torch} and torch_xla {xla} are no pair: torch_xla is compiled against one torch. Install "
+            f"torch=={xla.split('+')[0]} beside it, then restart the kernel."
         )
-    return f"torch_xla {found['torch_xla']}, torch {found['torch']}"
+    return f"torch_xla {xla}, torch {torch}"
 
 
 def _choose_device() -> str:

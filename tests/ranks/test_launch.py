@@ -11,8 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils import CourseError, RankError, discover, launch, pick, report, span
-from course_utils.machine import usable_cores
+from course_utils import CourseError, RankError, launch, report, span
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
 
@@ -21,13 +20,12 @@ class Recorder:
     """Stands in for a live plot: notes what launch asks of it."""
 
     def __init__(self) -> None:
-        self.calls, self.records = [], []
+        self.calls: list[str] = []
+        self.records: list[dict] = []
+        self.add = self.records.append
 
     def open(self, unit: str) -> None:
         self.calls.append("open")
-
-    def add(self, record: dict) -> None:
-        self.records.append(record)
 
     def tick(self) -> float:
         return 0.05
@@ -48,9 +46,7 @@ def test_results_come_by_rank_with_arguments_passed_on():
         dist.all_reduce(total)
         return x + y + offset + total.item() + dist.get_rank()
 
-    run = launch(add, 1, y=2, ranks=3)
-    assert run.results == [16.0, 17.0, 18.0]
-    assert (run.ranks, run.device if not torch.cuda.is_available() else "cpu") == (3, "cpu")
+    assert launch(add, 1, y=2, ranks=3).results == [16.0, 17.0, 18.0]
 
 
 def test_a_function_may_set_what_torch_backends_hold():
@@ -61,26 +57,12 @@ def test_a_function_may_set_what_torch_backends_hold():
     assert launch(tune, ranks=2).results == [True, True]
 
 
-def test_tensors_and_classes_come_back_as_they_were():
-    class Point:
-        def __init__(self, x):
-            self.x = x
-
-    def make():
-        return Point(torch.arange(3) + dist.get_rank()), {"rank": dist.get_rank()}
-
-    (point, mapping), second = launch(make, ranks=2, device="cpu").results
-    assert isinstance(point, Point)
-    assert mapping == {"rank": 0}
-    assert torch.equal(second[0].x, torch.tensor([1, 2, 3]))
-
-
 def test_metrics_spans_and_prints_of_every_rank(capsys):
     def train():
         for step in range(3):
             with span("forward"):
                 pass
-            report(step=step, loss=torch.tensor(1.0 / (step + 1)), lr=0.1)
+            report(loss=torch.tensor(1.0 / (step + 1)), lr=0.1)
         later = span("all-reduce", lane="communication").start()
         later.stop()
         print("done", dist.get_rank())
@@ -92,26 +74,12 @@ def test_metrics_spans_and_prints_of_every_rank(capsys):
     assert sorted(run.metrics, key=lambda m: m["time"]) == run.metrics
     assert len(run.timeline) == 8
     assert run.timeline.lanes == ("compute", "communication")
-    assert [text.strip() for text in run.output] == ["done 0", "done 1"]
+    assert run.output == ["done 0\n", "done 1\n"]
     shown = capsys.readouterr().out
     assert "[rank 0] done 0" in shown
     assert "[rank 1] done 1" in shown
     assert live.calls == ["open", "close"]
     assert len(live.records) == 6
-
-
-def test_show_false_prints_nothing_and_keeps_everything(capsys):
-    run = launch(lambda: print("a line", end=""), ranks=2, show=False)
-    assert capsys.readouterr().out == ""
-    assert run.output == ["a line", "a line"]
-
-
-def test_report_counts_its_steps_when_none_is_given():
-    def train():
-        for _ in range(3):
-            report(loss=0.0)
-
-    assert [m["step"] for m in launch(train, ranks=1).metrics] == [0, 1, 2]
 
 
 def test_report_and_span_are_harmless_outside_a_launch():
@@ -120,12 +88,8 @@ def test_report_and_span_are_harmless_outside_a_launch():
         pass
     with pytest.raises(ValueError, match="low"):
         report(loss="low")
-
-
-@pytest.mark.parametrize("name", ["rank", "time"])
-def test_report_refuses_the_names_it_fills_in(name):
-    with pytest.raises(CourseError, match=name):
-        report(**{name: 1.0})
+    with pytest.raises(CourseError, match="rank"):
+        report(rank=1.0)
 
 
 def test_the_environment_is_that_of_torchrun():
@@ -152,12 +116,6 @@ def test_a_function_may_open_the_process_group_itself():
     assert run.backend is None
 
 
-def test_ranks_share_the_cores_and_default_to_four():
-    run = launch(torch.get_num_threads, device="cpu")
-    ranks = discover().ranks
-    assert run.results == [max(1, int(usable_cores() // ranks))] * ranks
-
-
 def test_environment_and_folder_are_those_of_now_not_of_the_servers_start(monkeypatch, tmp_path):
     launch(rank_of, ranks=1)
     monkeypatch.setenv("COURSE_TEST", "new")
@@ -170,33 +128,25 @@ def test_unseeded_ranks_draw_different_numbers_as_under_torchrun():
     assert len({value for pair in draws for value in pair}) == 4
 
 
-def test_pick_is_the_ranks_own_device():
-    assert launch(lambda: str(pick()), ranks=2, device="cpu").results == ["cpu", "cpu"]
-
-
-def test_an_error_keeps_what_was_collected():
+def test_an_error_keeps_what_was_collected(capsys):
     def train():
         report(step=0, loss=0.5)
         with span("forward"):
             pass
-        print("so far")
+        print("so far", end="")
         raise ZeroDivisionError("on purpose")
 
+    live = Recorder()
     with pytest.raises(RankError, match="rank 0 of 1 raised ZeroDivisionError: on purpose") as caught:
-        launch(train, ranks=1, show=False)
+        launch(train, ranks=1, show=False, live=live)
     error = caught.value
+    assert capsys.readouterr().out == ""
+    assert live.calls == ["open", "close"]
     assert (error.rank, error.cause) == (0, "ZeroDivisionError")
     assert "on purpose" in error.traceback
     assert error.run.column("loss") == [0.5]
-    assert error.run.output == ["so far\n"]
+    assert error.run.output == ["so far"]
     assert len(error.run.timeline) == 1
-
-
-def test_a_live_plot_is_closed_when_a_rank_fails():
-    live = Recorder()
-    with pytest.raises(RankError):
-        launch(lambda: 1 / 0, ranks=1, live=live)
-    assert live.calls == ["open", "close"]
 
 
 def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
@@ -222,9 +172,9 @@ def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
             dist.destroy_process_group()
     """))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.stdout.count("total 1.0") == 2, done.stderr
-    assert done.stdout.count("CourseError this process was started by torchrun") == 2
+    assert done.stdout.count("CourseError launch was called inside a rank") == 2
 
 
 def test_a_script_needs_no_main_guard(tmp_path):
@@ -233,36 +183,5 @@ def test_a_script_needs_no_main_guard(tmp_path):
         "from course_utils import launch\nimport torch.distributed as dist\n"
         "def f(): return dist.get_rank()\nprint(launch(f, ranks=2).results)\n"
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=600)
     assert done.stdout == "[0, 1]\n", done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"ranks": "four"}, "'four'"),
-        ({"time_limit": float("nan")}, "time_limit=nan"),
-    ],
-)
-def test_arguments_that_make_no_sense_start_nothing(options, words):
-    with pytest.raises(CourseError, match=words):
-        launch(rank_of, **options)
-
-
-@pytest.mark.parametrize("thing", [None, 3, "train", [rank_of]])
-def test_what_is_no_function_is_refused_in_words(thing):
-    with pytest.raises(CourseError, match="launch needs a function"):
-        launch(thing)
-
-
-def test_a_generator_or_async_function_is_refused_in_words():
-    def forever():
-        yield 1
-
-    async def later():
-        return 1
-
-    with pytest.raises(CourseError, match="yield"):
-        launch(forever)
-    with pytest.raises(CourseError, match="async"):
-        launch(later)

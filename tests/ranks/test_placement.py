@@ -23,9 +23,9 @@ def have(monkeypatch):
     return machine
 
 
-@pytest.mark.parametrize("ranks", [None, 1, 2, 3, 4, 8])
+@pytest.mark.parametrize("ranks", [None, 1, 2, 4])
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 8])
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
 def test_an_accelerator_each_or_the_cpu_for_all(have, count, kind, ranks):
     have(kind, count)
     wanted = ranks or default_ranks(count)
@@ -49,7 +49,7 @@ def test_a_device_that_ranks_cannot_have(have, ranks, device):
     assert f'device="{device}"' in str(caught.value)
 
 
-@pytest.mark.parametrize("ranks", [0, -1, "four", 10_000, 2.0, True])
+@pytest.mark.parametrize("ranks", [0, "four", 65, 2.0])
 def test_a_number_of_ranks_that_cannot_be(ranks):
     with pytest.raises(CourseError, match=f"ranks={ranks!r}"):
         place(ranks, None)

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
-from pathlib import Path
 
 import pytest
 
@@ -35,15 +34,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("call", [xla.setup, lambda: xla.launch(print)])
-def test_the_wrong_kernel(call, kernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_wrong_kernel(call, kernel) -> None:
     kernel({"torch": "2.13.0"})
-    with pytest.raises(CourseError) as caught:
-        call()
-    for words in ("has no torch_xla", "Change Kernel", "PyTorch/XLA", "make lab", "torch_xla[tpu]==2.9.0"):
-        assert words in str(caught.value)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    (tmp_path / "xla.log").write_text("Collecting torch\n  Downloading torch-2.9.0.whl (184 MB)\n\n")
-    with pytest.raises(CourseError, match=r"in some minutes \(now: Downloading torch-2\.9\.0\.whl \(184 MB\)\)\. When"):
+    with pytest.raises(CourseError, match=r"has no torch_xla.*make lab.*Change Kernel.*torch_xla\[tpu\]==2\.9\.0"):
         call()
 
 
@@ -62,7 +55,7 @@ def test_a_tpu(kernel, capsys: pytest.CaptureFixture, monkeypatch: pytest.Monkey
     assert os.environ["PJRT_DEVICE"] == "TPU"
     assert not set(LAUNCH.PRESET) & set(os.environ)
     assert xla.tolerance(1e-4) == pytest.approx(0.1)
-    with pytest.raises(CourseError, match="cores=3: this TPU has 8"):
+    with pytest.raises(CourseError, match="all of a TPU"):
         xla.launch(print, cores=3)
 
 

@@ -132,6 +132,7 @@ def collectives() -> None:
     x = torch.tensor([float(core), core + 1.0]).to(device)
     assert xm.all_reduce(xm.REDUCE_SUM, x).tolist() == [sum(everyone), sum(everyone) + cores]
     assert xm.all_reduce(xm.REDUCE_MAX, x).cpu().tolist() == [cores - 1, cores]
+    assert xm.all_reduce(xm.REDUCE_SUM, torch.ones(2).to(device) * core).tolist() == [sum(everyone)] * 2
     scaled = x.clone()
     xm.all_reduce(xm.REDUCE_SUM, [scaled], scale=1 / cores)
     assert scaled.tolist() == [(cores - 1) / 2, (cores + 1) / 2]
