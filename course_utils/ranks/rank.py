@@ -68,7 +68,7 @@ def run(session: Session, task: Task, prepare: Callable[[], None]) -> None:
         session.send("result", payload)
     except BaseException as error:
         _send_rest(session)
-        session.send("error", time.perf_counter(), *_describe(error))
+        session.send("error", time.perf_counter(), *describe(error))
 
 
 def leave(connection: Connection) -> NoReturn:
@@ -80,7 +80,7 @@ def leave(connection: Connection) -> NoReturn:
     os._exit(0)
 
 
-def _describe(error: BaseException) -> tuple[str, str, list[Frame], str]:
+def describe(error: BaseException) -> tuple[str, str, list[Frame], str]:
     """An exception as (class name, message, frames that are not ours, formatted traceback)."""
     frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
     frames = [frame for frame in frames if not frame[0].startswith(PACKAGE + os.sep)]
