@@ -43,7 +43,7 @@ def after_backward(model: nn.Module) -> Iterator[tuple]:
     yield "the gradient, the mean over all ranks", {name: grad.full_tensor() for name, grad in grads.items()}
 
 
-@exercise(choose_units, ranks=(2,), mistakes={
+@exercise(choose_units, ranks=(2,), seconds=40, mistakes={
     "each block is a unit, and each unit has three: two gathers and a reduce-scatter": each_block,
 })
 def _(answer: Callable) -> Iterator[tuple]:
@@ -95,7 +95,7 @@ def draw(name: str, shape: torch.Size) -> Tensor:
     return torch.randn(tuple(shape), generator=generator, device="cpu") / 5
 
 
-@exercise(start_sharded, ranks=(2, 3), mistakes={
+@exercise(start_sharded, ranks=(2, 3), seconds=40, mistakes={
     "draw got the shape of this rank's rows, so every rank has drawn the same ones": drawn_by_each_rank,
 })
 def _(answer: Callable) -> Iterator[tuple]:
