@@ -102,7 +102,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def middle(values: Iterable[float]) -> str:
     """The median and, of three values or more, the lower and upper quartile: a reader sees the noise."""
-    values = list(values)
+    values = [round(value, 4) for value in values]
     if len(values) < 3:
         return f"{statistics.median(values):.3g}"
     low, _, high = statistics.quantiles(values, n=4)
