@@ -1,5 +1,11 @@
 """Traffic counts what is handed to the process group, by Python and by C++."""
 
+import contextlib
+import os
+import socket
+import struct
+import sys
+import time
 import warnings
 
 import pytest
@@ -97,3 +103,39 @@ def nested():
 
 def test_nested_and_after_an_error():
     assert launch(nested, ranks=2, device="cpu", time_limit=30).results == [(2, 1, 1)] * 2
+
+
+def acknowledged():
+    """Bytes acknowledged over this process's TCP connections, from the kernel (tcp_info.tcpi_bytes_acked), at rest."""
+
+    def now():
+        total = 0
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError, struct.error), socket.socket(fileno=os.dup(fd)) as s:
+                total += struct.unpack_from("Q", s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 120)[0]
+        return total
+
+    before = -1
+    while before != (latest := now()):
+        before = latest
+        time.sleep(0.5)
+    return before
+
+
+def written(size):
+    """(bytes by Traffic's count, bytes that this process gave to the kernel's sockets)."""
+    x = torch.ones(size)
+    dist.all_reduce(x)
+    dist.barrier()
+    before = acknowledged()
+    with Traffic() as traffic:
+        dist.all_reduce(x)
+    dist.barrier()
+    return traffic.bytes_sent, acknowledged() - before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's count is read as Linux tells it")
+def test_an_all_reduce_sends_what_the_kernel_counts():
+    for counted, by_the_kernel in launch(written, 1_000_000, ranks=4, device="cpu", time_limit=600).results:
+        assert counted == 6_000_000
+        assert by_the_kernel == pytest.approx(counted, rel=0.02)
