@@ -123,8 +123,9 @@ class Exercise:
     def _because(self, answer: Callable, ranks: int, same: int) -> Iterator[str]:
         """The sentences of those mistakes that do what the answer does, where it is not the solution's."""
         for sentence, mistake in self.mistakes.items():
-            if min(seen.same for seen in self._seen(mistake, answer, ranks)) > same:
-                yield sentence
+            with contextlib.suppress(RankError):  # an answer may raise further on
+                if min(seen.same for seen in self._seen(mistake, answer, ranks)) > same:
+                    yield sentence
 
     def _seen(self, reference: Callable, answer: Callable, ranks: int) -> list[Seen]:
         """What each rank saw."""

@@ -63,6 +63,6 @@ def _(answer: Callable) -> Iterator[tuple]:
         for parts in zip(*held, strict=True):
             ranges = [[f"{a}:{a + n}" for a, n in zip(part.start, part.shape, strict=True)] for part in parts]
             cut = [f"[{', '.join(one)}]" for one in ranges]
-            yield f"{where}: what the devices hold of {parts[0].name} {parts[0].whole}", cut
+            yield f"{where}: what each device holds of {parts[0].name} {parts[0].whole}", cut
         yield f"{where}: the collectives in the forward pass", sent
     yield "", f"{devices} devices, in two meshes: same output and gradients, one all-reduce in the forward pass."
