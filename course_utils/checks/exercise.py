@@ -92,7 +92,7 @@ class Exercise:
     def __call__(self, answer: Callable) -> Verdict:
         """Look at the answer on all numbers of ranks, and say what was found first."""
         name = self.name
-        if not callable(answer):
+        if not callable(answer) or isinstance(answer, torch.nn.Module):
             return Verdict(name, "wrong", f"Pass the function itself: `check.{name}({name})`.")
         if is_stub(answer):
             return Verdict(name, "not yet", f"Write `{name}`, then run this cell again.")

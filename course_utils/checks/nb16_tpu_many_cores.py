@@ -125,7 +125,7 @@ def _(answer: Callable) -> Iterator[tuple]:
     weights = parameters_to_vector(model.parameters()).detach().cpu() if isinstance(model, nn.Module) else None
     unlike = xm.mesh_reduce("weights", None if weights is None else weights.numpy().tobytes(), set)
     yield "the rows that it reads, sorted", sorted(dataset.read)
-    yield "what it returns", "a model" if weights is not None else None if model is None else kind(model)
+    yield "what it returns", "a model" if weights is not None else kind(model)
     yield "the weights after 3 epochs, against those of one process that takes whole batches", weights, xla.tolerance()
     yield "replicas that are unlike, if only in one bit", len(unlike)
     yield "", f"{cores} cores, each with rows of its own: bit-equal, and as one process on whole batches."

@@ -102,8 +102,7 @@ def _(answer: Callable) -> Iterator[tuple]:
     for lr, steps in ((0.2, 12), (0.1, 24)):  # 12 are taken
         model = models.mlp()
         module = answer(model, lr, steps)
-        right = isinstance(module, LightningModule)
-        yield "what it returns", "a LightningModule" if right else None if module is None else kind(module)
+        yield "what it returns", "a LightningModule" if isinstance(module, LightningModule) else kind(module)
         seen = fit(module)
         yield f"lr={lr}: the learning rates of the steps", seen["lr"]
         if dist.get_world_size() == 1:  # on several, each rank may log its own, or all their mean
