@@ -2,6 +2,7 @@
 
 import copy
 import math
+import time
 
 import numpy as np
 import torch
@@ -119,11 +120,18 @@ def not_returned(self, batch, index):
     super(type(self), self).training_step(batch, index)
 
 
+def never_ends(self, batch, index):
+    while True:
+        time.sleep(0.1)
+
+
 def forgets_validation(model, lr, steps):
     module = port_the_loop(model, lr, steps)
     del type(module).validation_step
     return module
 
+
+hangs = changed(validation_step=never_ends)
 
 RIGHT = {
     "steps_per_epoch": [by_range, by_loader, by_numpy],
@@ -142,7 +150,8 @@ WRONG = {
         lambda model, lr, steps: type(port_the_loop(model, lr, steps)), lambda model, lr, steps: model,
         lambda model, lr, steps: port_the_loop(model, lr, 12),
         lambda model, lr, steps: port_the_loop(model, 0.2, steps),
-        logging(accuracy="val_accuracy"), own_accuracy(lambda counts: counts[0] / 360),
+        hangs, logging(accuracy="val_accuracy"), own_accuracy(lambda counts: counts[0] / 360),
     ],
 }
+HANGS = {hangs}
 NEEDS_XLA = {"port_the_loop"}
