@@ -28,9 +28,11 @@ def held(tensors: Iterable[Tensor]) -> int:
     return sum({memory.data_ptr(): memory.nbytes() for memory in map(storage, tensors)}.values())
 
 
-def tensors(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, list[Tensor]]:
-    """The model's parameters, their gradients, and what the optimizer keeps of them, counts of steps included."""
-    parameters = list(model.parameters())
+def tensors(
+    parameters: Iterable[Tensor], optimizer: torch.optim.Optimizer | None = None
+) -> dict[str, list[Tensor]]:
+    """These parameters, their gradients, and what the optimizer keeps of them, counts of steps included."""
+    parameters = list(parameters)
     states = optimizer.state.values() if optimizer is not None else ()
     return {
         "parameters": parameters,
@@ -105,14 +107,19 @@ class Meter(Alive):
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, budget: float = float("inf")
     ) -> None:
-        super().__init__(tensor for group in tensors(model, optimizer).values() for tensor in group)
-        self.model, self.optimizer, self.budget = model, optimizer, budget
+        super().__init__(tensor for group in tensors(model.parameters(), optimizer).values() for tensor in group)
+        self.optimizer, self.budget = optimizer, budget
         self.phase, self.before = "", self.now
         self.by_kind: list[tuple[str, dict[str, int]]] = []
+        self._parameters = list(model.parameters())  # to look for them after every operation takes long
+        self._fixed: dict[str, tuple[int, int]] = {}  # kind -> how many tensors, bytes
 
     def _sample(self, operation: Any) -> None:
         super()._sample(operation)
-        fixed = {kind: held(group) for kind, group in tensors(self.model, self.optimizer).items()}
+        for kind, group in tensors(self._parameters, self.optimizer).items():
+            if len(group) != self._fixed.get(kind, (-1, 0))[0]:
+                self._fixed[kind] = len(group), held(group)
+        fixed = {kind: size for kind, (_, size) in self._fixed.items()}
         self.by_kind.append((self.phase, fixed | {"activations": self.samples[-1] - sum(fixed.values())}))
         if self.samples[-1] > self.budget:
             name = operation.__name__.split(".")[0]

@@ -53,7 +53,7 @@ def measure(
     losses += map(train, range(3, steps))
     seconds = (_now() - began) / (steps - 3)
     held = {kind: memory.held(t for t in tensors if t.dim())  # without counts of steps
-            for kind, tensors in memory.tensors(part, optimizer).items()}
+            for kind, tensors in memory.tensors(part.parameters(), optimizer).items()}
     mine = set(part.parameters())
     weights = {name: (p.full_tensor() if isinstance(p, DTensor) else p).detach().cpu()
                for name, p in whole.named_parameters() if p in mine}

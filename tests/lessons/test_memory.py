@@ -31,7 +31,7 @@ def sharded():
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(3, 4, device=pick())).sum().backward()
     optimizer.step()
-    return {kind: held(t for t in group if t.dim()) for kind, group in tensors(model, optimizer).items()}
+    return {kind: held(t for t in group if t.dim()) for kind, group in tensors(model.parameters(), optimizer).items()}
 
 
 def test_what_a_rank_of_a_sharded_model_holds():
