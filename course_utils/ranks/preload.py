@@ -17,7 +17,9 @@ from importlib.util import find_spec
 import cloudpickle
 import torch
 import torch._dynamo
+import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp
+import torch.distributed.pipelining
 import torch.distributed.tensor
 import torch.nn.parallel
 import torch.optim
