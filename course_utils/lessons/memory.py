@@ -13,7 +13,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, UntypedStorage, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -61,7 +60,7 @@ class Alive(TorchDispatchMode):
         self.largest = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if DTensor in types:
+        if any(hasattr(kind, "_local_tensor") for kind in types):  # a DTensor
             return NotImplemented  # what it does with its part on this rank comes here next
         made = operation(*args, **kwargs or {})
         self.largest = max(self.largest, self._see(value for value in tree_leaves(made) if type(value) is Tensor))

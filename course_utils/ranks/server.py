@@ -19,7 +19,10 @@ from multiprocessing import util
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-NO_THREAD_POOL = {"OPENBLAS_NUM_THREADS": "1"}  # with one a process cannot be forked safely
+ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",  # with a pool of threads a process cannot be forked safely
+    "GOMP_SPINCOUNT": "1000",  # threads that wait for each other soon give their core to other ranks
+}
 
 _starting = threading.Lock()
 
@@ -53,7 +56,7 @@ def _spawning_apart() -> Iterator[None]:
     """
 
     def spawn(path: bytes, args: list, passed: list[int]) -> int:
-        env = os.environ | NO_THREAD_POOL
+        env = os.environ | ENVIRONMENT
         process = subprocess.Popen(args, executable=path, pass_fds=passed, env=env, process_group=0)
         process.returncode = 0  # `multiprocessing` waits for it
         return process.pid
