@@ -63,17 +63,17 @@ class Machine:
 
     @property
     def _gpus(self) -> int:
-        """Accelerators that ranks can have one each of; MPS has no collectives between processes."""
+        """Accelerators that ranks can have one each of."""
         return sum(device.kind != "mps" for device in self.accelerators)
 
     def runs(self, ranks: int) -> str:
         """How `ranks` ranks run here: "4 ranks share 2 CPU cores; gloo", "4 ranks on 4 GPUs; nccl"."""
-        gpus, who = self._gpus, _count(ranks, "rank")
+        gpus, who, why = self._gpus, plural(ranks, "rank"), ""
         if gpus >= ranks:
-            return f"{who} on {_count(ranks, 'GPU')}; {self.backend}"
-        why = f" ({_count(gpus, 'GPU')} {'is' if gpus == 1 else 'are'} too few)" if gpus else ""
-        why = why or " (MPS has no collectives between processes)" * bool(self.accelerators)
-        return f"{who} {'on' if ranks <= max(1, self.cores) else 'share'} {_count(self.cores, 'CPU core')}{why}; gloo"
+            return f"{who} on {plural(ranks, 'GPU')}; {self.backend}"
+        if self.accelerators:
+            why = f" ({plural(gpus, 'GPU')}: too few)" if gpus else " (MPS has no collectives between processes)"
+        return f"{who} {'on' if ranks <= max(1, self.cores) else 'share'} {plural(self.cores, 'CPU core')}{why}; gloo"
 
     def how(self, ranks: int) -> str:
         """"native" where each of `ranks` ranks has an accelerator or a core of its own, else "virtual"."""
@@ -81,7 +81,7 @@ class Machine:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The card: what, what of it is here, more on that, and how (a key of MARKS)."""
-        cores = _count(self.cores, "core") + f" of {self.cores_total}" * (self.cores < self.cores_total)
+        cores = plural(self.cores, "core") + f" of {self.cores_total}" * (self.cores < self.cores_total)
         rows = [("CPU", cores, self.devices[0].title, "native"),
                 ("memory", _gib(self.memory), f"{_gib(self.memory_available)} free now", "native")]
         for (title, memory), alike in groupby(self.accelerators, lambda device: (device.title, device.memory)):
@@ -90,13 +90,14 @@ class Machine:
             rows.append(("GPU", here, f"{', '.join(names)}: {_gib(memory)} each", "native"))
         if not self.accelerators:
             rows.append(("GPU", "none that torch can use", "the meta device stands in as a second device", "not here"))
-        tpu, how = (self.tpu, "native") if self.tpu else ("virtual cores of XLA's CPU client", "virtual")
-        if not self.xla:
-            tpu, how = self.tpu or "none", "not here"
-        how_ranks = self.how(self.ranks)
-        processes = "real processes" + " that take turns on the cores" * (how_ranks == "virtual")
-        return [*rows, ("TPU", tpu, self.xla or "torch_xla is not installed in this kernel", how),
-                ("ranks", self.runs(self.ranks), processes, how_ranks)]
+        if self.xla:
+            tpu = self.tpu or "virtual cores of XLA's CPU client"
+            rows.append(("TPU", tpu, self.xla, "native" if self.tpu else "virtual"))
+        else:
+            rows.append(("TPU", self.tpu or "none", "torch_xla is not installed in this kernel", "not here"))
+        how = self.how(self.ranks)
+        processes = "real processes" + " that take turns on the cores" * (how == "virtual")
+        return [*rows, ("ranks", self.runs(self.ranks), processes, how)]
 
     def __repr__(self) -> str:
         rows = [f"  {what:<9}{MARKS[how]} {how:<11}{here} · {more}" for what, here, more, how in self.rows()]
@@ -119,16 +120,22 @@ def discover() -> Machine:
     """Ask this machine what it has. Nothing is allocated on a device, and a broken driver becomes a note."""
     import torch
 
-    found = _accelerators(notes := [])
+    found, notes = [], []
+    try:
+        found = _accelerators()
+    except Exception as error:  # a driver may fail in any way, and the CPU still works
+        notes.append(f"the accelerator cannot be used: {error}".splitlines()[0])
     if Path("/dev/nvidiactl").exists() and not found:
         notes.append("an NVIDIA driver is here, but torch finds no GPU: a CPU build, or CUDA_VISIBLE_DEVICES hides it?")
     system = f"{platform.system()} {platform.machine()}".replace("Darwin", "macOS")
+    cpu = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
+    cpu = cpu[1] if cpu else platform.processor() or platform.machine()
     memory, free = usable_memory()
     return Machine(
         about=f"{system} · Python {platform.python_version()} · torch {torch.__version__}",
         cores=usable_cores(), cores_total=os.cpu_count() or 1,
         memory=memory, memory_available=free,
-        devices=(Device("cpu", "cpu", _cpu(), memory), *found),
+        devices=(Device("cpu", "cpu", cpu, memory), *found),
         backend=torch.distributed.Backend.default_device_backend_map.get(found[0].kind if found else "cpu", "gloo"),
         # Found without importing it, which starts threads or takes the TPU.
         xla=next((f"torch_xla {package.version}" for package in distributions(name="torch_xla")), None),
@@ -139,8 +146,7 @@ def discover() -> Machine:
 def pick(want: str | int | torch.device | None = None, *, ranks: int | None = None) -> torch.device:
     """The device asked for by name or, of accelerators, by index; or the best one here: in a rank, the rank's own.
 
-    Where there are fewer accelerators than ranks, all ranks compute on the CPU. `ranks` asks for the kind of device
-    that `launch(…, ranks=ranks)` runs on: what is compared with those ranks, as a baseline is, goes there, too.
+    `ranks` asks for the kind of device that `launch(…, ranks=ranks)` runs on, for what is compared with those ranks.
 
     Raises:
         DeviceError: there is no such device; the message names those that there are.
@@ -205,7 +211,7 @@ def tpu_chips() -> str | None:
     """The TPU on the PCI bus, "TPU v5e, 8 chips", or None."""
     google = [card for card in PCI.glob("*") if _text(card / "vendor") == "0x1ae0"]
     chips = [TPU_CHIPS[device] for card in google if (device := _text(card / "device")) in TPU_CHIPS]
-    return f"TPU {chips[0]}, {_count(len(chips), 'chip')}" if chips else None
+    return f"TPU {chips[0]}, {plural(len(chips), 'chip')}" if chips else None
 
 
 def _accelerator() -> tuple[str | None, int]:
@@ -216,31 +222,23 @@ def _accelerator() -> tuple[str | None, int]:
     return (here.type, torch.accelerator.device_count()) if here else (None, 0)
 
 
-def _accelerators(notes: list[str]) -> list[Device]:
-    """Every device of that kind; why they cannot be used goes to `notes`."""
+def _accelerators() -> list[Device]:
+    """Every device of that kind."""
     import torch
 
-    try:
-        kind, count = _accelerator()
-        if kind == "mps":
-            return [Device("mps:0", kind, torch.backends.mps.get_name(), torch.mps.recommended_max_memory())]
-        about = [torch.get_device_module(kind).get_device_properties(i) for i in range(count)]
-        return [Device(f"{kind}:{i}", kind, one.name, one.total_memory) for i, one in enumerate(about)]
-    except Exception as error:  # a driver may fail in any way, and the CPU still works
-        notes.append(f"the accelerator cannot be used: {error}".splitlines()[0])
-        return []
-
-
-def _cpu() -> str:
-    name = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
-    return name[1] if name else platform.processor() or platform.machine()
+    kind, count = _accelerator()
+    if kind == "mps":
+        return [Device("mps:0", kind, torch.backends.mps.get_name(), torch.mps.recommended_max_memory())]
+    about = [torch.get_device_module(kind).get_device_properties(i) for i in range(count)]
+    return [Device(f"{kind}:{i}", kind, one.name, one.total_memory) for i, one in enumerate(about)]
 
 
 def _text(file: Path) -> str:
     return file.read_text().strip() if file.is_file() else ""
 
 
-def _count(number: float, noun: str) -> str:
+def plural(number: float, noun: str) -> str:
+    """`1 core`, `1.5 cores`."""
     return f"{number:g} {noun}{'s' * (number != 1)}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 
 import pytest
 
@@ -23,6 +22,7 @@ from course_utils.lightning import LiveCallback, Witness, quiet, use_cores  # no
 PLAIN = dict.fromkeys(["logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"], False)
 PLAIN["num_sanity_val_steps"] = 0
 DIGITS = data.digits()
+HELD_OUT = DataLoader(DIGITS.test, 45)
 STEPS = 10  # two epochs of 1437 images in batches of 256, the rest left out
 
 
@@ -62,12 +62,8 @@ def flat(model):
 def fit(module, replicas, *callbacks, **where):
     quiet()
     trainer = L.Trainer(max_epochs=2, callbacks=[*callbacks], devices=replicas, **PLAIN, **where)
-    trainer.fit(module, DataLoader(DIGITS.train, 256 // replicas, shuffle=True, drop_last=True), held_out())
+    trainer.fit(module, DataLoader(DIGITS.train, 256 // replicas, shuffle=True, drop_last=True), HELD_OUT)
     return trainer
-
-
-def held_out():
-    return DataLoader(DIGITS.test, 45)
 
 
 def accuracy(module):
@@ -123,24 +119,14 @@ def test_the_plot_is_closed_when_a_fit_fails_and_the_next_ones_work(accelerator)
         fit(Failing(), replicas, LiveCallback(plot), accelerator=accelerator)
     assert plot._ended is not None
     trainer = fit(module := Module(), replicas, accelerator=accelerator)
-    [metrics] = trainer.validate(module, held_out(), verbose=False)
+    [metrics] = trainer.validate(module, HELD_OUT, verbose=False)
     assert metrics["accuracy"] == pytest.approx(accuracy(module), abs=1e-6)
 
 
-def test_quiet_leaves_warnings_about_mistakes():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        quiet()
-        warnings.warn("The 'train_dataloader' does not have many workers which may be a bottleneck.", stacklevel=1)
-        warnings.warn("You defined a `validation_step` but have no `val_dataloader`.", stacklevel=1)
-    assert [str(warning.message)[:11] for warning in caught] == ["You defined"]
-
-
-@pytest.mark.parametrize(("device", "there"), [("TPU", 4), ("CPU", 8)])
-def test_use_cores_takes_what_a_tpu_has(device, there, monkeypatch):
+def test_use_cores_takes_what_a_tpu_has(monkeypatch):
     """Four on a v4-8; beside a TPU that `xla.setup(device="CPU")` leaves alone, virtual ones."""
-    monkeypatch.setenv("PJRT_DEVICE", device)
     monkeypatch.setattr(XLAAccelerator, "is_available", staticmethod(lambda: True))
     monkeypatch.setattr(XLAAccelerator, "auto_device_count", staticmethod(lambda: 4))
-    assert use_cores() == there
-    assert L.Trainer(accelerator="tpu", **PLAIN).num_devices == there
+    for device, there in (("TPU", 4), ("CPU", 8)):
+        monkeypatch.setenv("PJRT_DEVICE", device)
+        assert use_cores() == L.Trainer(accelerator="tpu", **PLAIN).num_devices == there

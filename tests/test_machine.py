@@ -22,10 +22,10 @@ GIB = 2**30
 def gpus(monkeypatch):
     """A machine outside of any container, with so many accelerators of this kind: none until it is called."""
 
-    def have(count, kind="cuda", current=0, titles=("NVIDIA H200",) * 8):
+    def have(count, kind="cuda", current=0):
         here = torch.device(kind) if count else None
-        about = [SimpleNamespace(name=title, total_memory=140 * GIB) for title in titles]
-        module = SimpleNamespace(get_device_properties=about.__getitem__)
+        about = SimpleNamespace(name="NVIDIA H200", total_memory=140 * GIB)
+        module = SimpleNamespace(get_device_properties=lambda index: about)
         monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: here)
         monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
         monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: current)
@@ -37,18 +37,9 @@ def gpus(monkeypatch):
     return have
 
 
-@pytest.fixture
-def container(monkeypatch, tmp_path):
-    """A machine with 8 cores and 64 GiB, 60 of them free; of these a container has what `files` say."""
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=60 * GIB))
-    monkeypatch.setattr(machine, "CGROUP", tmp_path)
-    return lambda files: write(tmp_path, files)
-
-
-@pytest.mark.parametrize(("count", "ranks"), [(0, 4), (1, 4), (2, 2), (3, 3), (8, 8), (16, 8)])
+@pytest.mark.parametrize(("count", "ranks"), [(0, 4), (1, 4), (2, 2), (8, 8), (16, 8)])
 def test_a_rank_on_each_of_several_accelerators_else_four_on_the_cpu(gpus, count, ranks):
-    gpus(count, titles=("GPU",) * 16)
+    gpus(count)
     here = discover()
     assert here.ranks == ranks
     assert pick(ranks=ranks).type == ("cuda" if count > 1 else "cpu")
@@ -57,20 +48,11 @@ def test_a_rank_on_each_of_several_accelerators_else_four_on_the_cpu(gpus, count
 
 def test_runs(gpus):
     here = replace(discover(), cores=2.0)
-    assert [here.runs(ranks) for ranks in (1, 2, 4)] == [
-        "1 rank on 2 CPU cores; gloo", "2 ranks on 2 CPU cores; gloo", "4 ranks share 2 CPU cores; gloo"]
-    assert [here.how(ranks) for ranks in (1, 2, 4)] == ["native", "native", "virtual"]
-    assert replace(here, cores=0.5).runs(1) == "1 rank on 0.5 CPU cores; gloo"
+    assert [(here.runs(ranks), here.how(ranks)) for ranks in (1, 2, 4)] == [
+        ("1 rank on 2 CPU cores; gloo", "native"), ("2 ranks on 2 CPU cores; gloo", "native"),
+        ("4 ranks share 2 CPU cores; gloo", "virtual")]
     gpus(1)
-    assert replace(discover(), cores=1.0).runs(4) == "4 ranks share 1 CPU core (1 GPU is too few); gloo"
-
-
-def test_only_the_cpu():
-    here = discover()
-    assert [device.name for device in here.devices] == ["cpu"]
-    assert pick() == pick("cpu") == pick(torch.device("cpu")) == torch.device("cpu")
-    assert pick("meta") == torch.device("meta")
-    assert re.search(r"GPU +○ not here", repr(here))
+    assert replace(discover(), cores=1.0).runs(4) == "4 ranks share 1 CPU core (1 GPU: too few); gloo"
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
@@ -110,17 +92,17 @@ def test_a_rank_picks_its_own(gpus, monkeypatch):
     assert pick() == pick(ranks=2) == torch.device("cpu")
 
 
-@pytest.mark.parametrize("want", ["cuda:7", "cuda", 0, -1, "gpu", ""])
-def test_what_is_not_there_is_said_with_what_is(want):
-    with pytest.raises(DeviceError, match=f'"{want}" is no device of this machine. It has cpu: ask for one of them'):
-        pick(want)
-
-
-@pytest.mark.parametrize("want", ["cuda:2", 2])
-def test_past_the_last_gpu(gpus, want):
+def test_what_is_not_there_is_said_with_what_is(gpus):
+    assert [device.name for device in discover().devices] == ["cpu"]
+    assert re.search(r"GPU +○ not here", repr(discover()))
+    assert pick() == pick("cpu") == pick(torch.device("cpu")) == torch.device("cpu")
+    assert pick("meta") == torch.device("meta")
+    for want in ("cuda:7", "cuda", 0, -1, "gpu", ""):
+        with pytest.raises(DeviceError, match=f'"{want}" is no device of this machine. It has cpu: ask for one of'):
+            pick(want)
     gpus(2)
-    with pytest.raises(DeviceError, match=r'2" is no .* It has cpu, cuda:0, cuda:1: ask .* or call pick\(\)'):
-        pick(want)
+    with pytest.raises(DeviceError, match=r'"2" is no .* It has cpu, cuda:0, cuda:1: ask .* or call pick\(\)'):
+        pick(2)
 
 
 def test_a_broken_driver_is_a_note(gpus, monkeypatch):
@@ -131,8 +113,7 @@ def test_a_broken_driver_is_a_note(gpus, monkeypatch):
     monkeypatch.setattr(torch, "get_device_module", fails)
     here = discover()
     assert here.accelerators == ()
-    assert here.notes[0] == "the accelerator cannot be used: CUDA driver initialization failed"
-    assert here.notes[0] in repr(here)
+    assert "note: the accelerator cannot be used: CUDA driver initialization failed\n" in repr(here) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -152,19 +133,19 @@ def test_tpu_and_its_package(tmp_path, monkeypatch, chips, device, xla, row):
     assert row in repr(discover())
 
 
-def test_a_containers_limits(container):
-    container({"cpu.max": "150000 100000", "memory.max": 4 * GIB, "memory.current": 3 * GIB,
-               "memory.stat": f"anon 1\ninactive_file {GIB}\nactive_file 7"})
+def test_a_containers_limits(monkeypatch, tmp_path):
+    """On a machine with 8 cores and 64 GiB, 60 of them free."""
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=60 * GIB))
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    for cores, memory in (("1600000 100000", 128 * GIB), ("max 100000", "max")):
+        write(tmp_path, {"cpu.max": cores, "memory.max": memory})
+        assert (usable_cores(), usable_memory()) == (8, (64 * GIB, 60 * GIB))
+    write(tmp_path, {"cpu.max": "150000 100000", "memory.max": 4 * GIB, "memory.current": 3 * GIB,
+                     "memory.stat": f"anon 1\ninactive_file {GIB}\nactive_file 7"})
     assert usable_cores() == 1.5
     assert usable_memory() == (4 * GIB, 2 * GIB), "cached file pages are given back when needed"
     assert re.search(r"CPU +● native +1\.5 cores of ", repr(discover()))
-
-
-def test_limits_above_the_machine_or_none(container):
-    container({"cpu.max": "1600000 100000", "memory.max": 128 * GIB})
-    assert (usable_cores(), usable_memory()) == (8, (64 * GIB, 60 * GIB))
-    container({"cpu.max": "max 100000", "memory.max": "max"})
-    assert (usable_cores(), usable_memory()) == (8, (64 * GIB, 60 * GIB))
 
 
 def test_card_and_text_say_the_same(gpus):
@@ -183,7 +164,5 @@ def test_card_and_text_say_the_same(gpus):
 @pytest.mark.skipif(not torch.cuda.device_count(), reason="needs one CUDA GPU")
 def test_this_gpu(monkeypatch):
     monkeypatch.undo()
-    here = discover()
-    assert here.accelerators[0].title == torch.cuda.get_device_name(0)
-    assert len(here.accelerators) == torch.cuda.device_count()
+    assert discover().accelerators[0].title == torch.cuda.get_device_name(0)
     assert torch.ones(1, device=pick()).device == pick()

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy, pad
 
 from ..errors import CourseError
 from ..lessons import models
+from ..machine import plural
 from ..xla import counters, tolerance
-from ..xla.counters import times
 from .compare import AtMost, kind
 from .exercise import exercise
 
@@ -86,7 +86,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"{where}: whether a program ran on the XLA device", ran.here.executions != 0
         yield f"{where}: downloads from the XLA device", AtMost(ran.here.downloads, 0)
         yield f"programs compiled until {where}, each call with other lengths", AtMost(compiles, 5)
-    yield "", f"{times(compiles, 'compile')} in 8 calls with 96 lines."
+    yield "", f"{plural(compiles, 'compile')} in 8 calls with 96 lines."
 
 
 def read_once(step, batches):
@@ -122,7 +122,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         batches = [(rows.to(core()), y.to(core())) for rows in x]
         with counted() as ran:
             losses = answer(step, batches)
-        where = times(steps, "step")
+        where = plural(steps, "step")
         yield f"{where}: the losses", losses, tolerance()
         yield f"{where}: losses that are tensors, not floats", sum(isinstance(loss, torch.Tensor) for loss in losses)
         yield f"{where}: the batches that are still in the list", len(batches)

@@ -52,7 +52,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         network = filled(MLP(width)).to(torch_xla.device())
         x = torch.randn(32, width, generator=torch.Generator().manual_seed(1)).to(torch_xla.device())
         answer(network, x, mesh)
-        held = xla.sharding({"x": x} | dict(network.named_parameters())).by_device
+        held = xla.sharding({"x": x} | dict(network.named_parameters()))
         output = network(x)
         sent = Counter(COLLECTIVES.findall(torch_xla._XLAC._get_xla_tensors_hlo([output])))
         cross_entropy(output, torch.arange(32, device=x.device) % width).backward()

@@ -7,14 +7,13 @@ thread, and all cores are devices of one program.
 
 from __future__ import annotations
 
-import io
 import multiprocessing as mp
 import os
 import pickle
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TextIO
 
 from ..ranks.rank import enter, leave, run, take_over
 from ..ranks.report import Session, Task, begin, current
@@ -27,10 +26,7 @@ _shared: tuple[Task, Connection, Any]
 
 
 def main(cores: list[int], connection: Connection, output: Connection, task: bytes) -> None:
-    """Run all cores; the caller is `Cores`. Never returns.
-
-    `output` gets what is printed below Python, by XLA itself, which knows no threads.
-    """
+    """Run all cores; the caller is `Cores`. What XLA prints, which knows no cores, goes to `output`. Never returns."""
     enter(output)
     imported = dict(os.environ)  # torch_xla, imported by the server, left its own settings here
     todo: Task = pickle.loads(task)
@@ -98,10 +94,10 @@ def _one(core: int, prepare: Callable[[], None] = lambda: None) -> None:
     run(session, task, prepare)
 
 
-class _ByCore(io.TextIOBase):
+class _ByCore:
     """Standard output of several cores: what a core's thread prints goes to the notebook, all else to `rest`."""
 
-    def __init__(self, rest: io.TextIOBase) -> None:
+    def __init__(self, rest: TextIO) -> None:
         self.rest = rest
 
     def write(self, text: str) -> int:
@@ -110,11 +106,5 @@ class _ByCore(io.TextIOBase):
         session.send("output", text.encode(errors="replace"))
         return len(text)
 
-    def flush(self) -> None:
-        self.rest.flush()
-
-    def fileno(self) -> int:
-        return self.rest.fileno()
-
-    def writable(self) -> bool:
-        return True
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rest, name)  # flush, fileno, …

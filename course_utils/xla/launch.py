@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -23,17 +22,15 @@ from . import core
 VIRTUAL_CORES, MOST_CORES = 8, 64  # eight: as many as a v5e-8, v6e-8 or v3-8 has
 TRIED = "2.9"  # the torch_xla that the course was run with
 PIP = f"%pip install torch=={TRIED}.0 'torch_xla[tpu]=={TRIED}.0', then restart the kernel."
-# Kaggle's images set them for one process, and torch_xla keeps what is set: with a process a chip, the TPU then
-# refuses to start ("Expected 4 worker addresses, got 1": Lightning-AI/pytorch-lightning#20244).
+# Kaggle's images set them for one process; with a process a chip, the TPU then refuses to start ("Expected 4 worker
+# addresses, got 1": Lightning-AI/pytorch-lightning#20244).
 PRESET = ("TPU_PROCESS_ADDRESSES", "CLOUD_TPU_TASK_ID")
 # XLA's CPU client waits 5 s for a late core, says so, and after 10 s ends the process.
 LATE = re.compile(r"Expected (?P<expected>\d+) threads .* only (?P<arrived>\d+) of them arrived")
 
 
 def setup(device: str | None = None) -> None:
-    """Make this notebook's kernel ready for torch_xla; call it before `import torch_xla`, and after every restart.
-
-    It chooses the TPU where there is one, else XLA's CPU client, and prints which and the versions.
+    """Choose the TPU where there is one, else XLA's CPU client, and print which; call it before `import torch_xla`.
 
     Args:
         device: "CPU" for virtual cores although there is a TPU, for example one with a single core.
@@ -67,16 +64,14 @@ def launch(
 ) -> Run:
     """Run `function(*args, **kwargs)` on every core and wait for all of them.
 
-    Inside, it is ordinary torch_xla: `torch_xla.device()` is the core's own, `xr.global_ordinal()` its number, and
-    the collectives are XLA's. `report()` works by core. Virtual cores are threads of one fresh process, each with a
-    copy of the function and its arguments; they share torch's random generator: seed a `torch.Generator` of your own.
-    XLA itself ends virtual cores when one is more than 10 s late at a collective.
+    Inside, it is ordinary torch_xla: `torch_xla.device()` is the core's own, `xr.global_ordinal()` its number. Virtual
+    cores are threads of one fresh process, each with a copy of the function and its arguments; they share torch's
+    random generator: seed one of your own. XLA itself ends them when one is more than 10 s late at a collective.
 
     Args:
-        function: any function, closure or class; it travels by value.
         cores: how many; on a TPU all it has, elsewhere 8 virtual ones unless told otherwise.
         spmd: call the function once, with `xr.use_spmd()` on: every core is a device of one program.
-        live, time_limit (seconds), show: as `course_utils.launch` takes them.
+        function, live, time_limit (seconds), show: as `course_utils.launch` takes them.
 
     Returns:
         A `Run` with results, metrics and output by core (one of each with `spmd`). Tensors arrive on the CPU.
@@ -93,14 +88,9 @@ def launch(
     if cores not in ([there] if real else range(1, MOST_CORES + 1)):
         raise CourseError(f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores, or all of a TPU: leave cores "
                           'out. For virtual ones beside a TPU restart the kernel and call xla.setup(device="CPU").')
-    task = make_task(
-        (function, args, kwargs),
-        {"COURSE_DEVICE": "xla"} | ({} if real else _virtual(cores)),
-        device="xla",
-        backend=core.SPMD if spmd else core.REPLICAS,
-        threads=max(1, int(usable_cores())),
-        timeout=None,
-    )
+    env = {"COURSE_DEVICE": "xla"} | ({} if real else _virtual(cores))
+    task = make_task((function, args, kwargs), env, device="xla", backend=core.SPMD if spmd else core.REPLICAS,
+                     threads=max(1, int(usable_cores())), timeout=None)
     count, unit = (1, "program") if spmd else (cores, "core")
     where = f"{cores} devices of " * spmd + ("a TPU" if real else "XLA's CPU client")
     run = Run(count, where, task.backend, [None] * count, unit=unit, name=name_of(function))
@@ -135,21 +125,9 @@ class Cores(Crew):
 def tolerance(fine: float = 1e-5) -> float:
     """How far what the cores compute may lie from the CPU's: `fine` on virtual cores, 1000 times that on a TPU.
 
-    A TPU multiplies float32 matrices in bfloat16 by default; what this does to the course's small networks was found
-    by rounding the factors on a CPU.
+    A TPU multiplies float32 in bfloat16; what that does to small networks was found by rounding factors on a CPU.
     """
     return fine if _choose_device() == "CPU" else 1000 * fine
-
-
-def give_back() -> None:
-    """Let the next notebook have the TPU: where this kernel holds one, the kernel ends. Elsewhere nothing happens."""
-    import torch_xla
-
-    if os.environ.get("PJRT_DEVICE") == "TPU" and torch_xla._XLAC._xla_runtime_is_initialized():
-        print("This kernel held the TPU and ends now; the next notebook finds it free.")
-        threading.Timer(1.0, os._exit, (0,)).start()  # a second in which the cell's answer reaches the page
-    else:
-        print("This kernel holds no TPU.")
 
 
 def _versions() -> str:
@@ -190,10 +168,7 @@ def _virtual(cores: int) -> dict[str, str]:
     return {
         "CPU_NUM_DEVICES": str(cores),
         "PJRT_CPU_ASYNC_CLIENT": "0",  # a program runs where it is started, so that a core's programs keep their order
-        # Every core's program needs a thread, or a collective never meets.
-        "XLA_THREAD_POOL_SIZE": str(2 * cores),
+        "XLA_THREAD_POOL_SIZE": str(2 * cores),  # each core's program needs a thread, or a collective never meets
         "NPROC": str(2 * cores),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",  # any that is free: the cores of one process share the store
         "TF_CPP_MIN_LOG_LEVEL": "2",  # only errors; `Cores` reads the one that says a core is late
     }

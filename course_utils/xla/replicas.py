@@ -15,8 +15,7 @@ Found by experiment with torch_xla 2.9.0; on a TPU nothing of this is used. What
 5. The tokens that order collectives lie in a table with a row for each core and without a lock (`g_all_reduce_tokens`
    of cross_replica_reduces.cpp). Cores whose first collectives insert their rows at one moment may crash: once in some
    hundred runs, more often on a busy machine. So all rows are there before the cores start.
-6. What is one a process in torch must be one a core: the default process group, and the thread that runs backward,
-   where a hook that all-reduces would find another core's device.
+6. The thread that runs backward must be the core's own: a hook that all-reduces would find another core's device.
 """
 
 from __future__ import annotations
@@ -42,24 +41,15 @@ def install() -> None:
     import torch
     import torch_xla
     import torch_xla.core.xla_model as xm
-    from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
-    torch.distributed.distributed_c10d._world = ThreadLocalWorld()
-    torch._C._distributed_c10d._set_thread_isolation_mode(True)
     for flag in NUMBERS:
         ctypes.c_bool.in_dll(ctypes.CDLL("libtorch_cpu.so"), flag).value = False
     global _run
     binary = torch_xla._XLAC
     _run = binary._xla_sync_multi
-    for name in RUN:
-        setattr(binary, name, _one_at_a_time(getattr(binary, name)))
-    for name in READ:
-        setattr(torch.Tensor, name, _settled(getattr(torch.Tensor, name)))
-    for name in COMPARE:
-        setattr(torch, name, _settled(getattr(torch, name)))
-    group = torch_xla.distributed.xla_backend.ProcessGroupXla
-    for name in ("allgather", "broadcast"):
-        setattr(group, name, _then_settled(getattr(group, name)))
+    for owner, names, safe in (binary, RUN, _one_at_a_time), (torch.Tensor, READ, _settled), (torch, COMPARE, _settled):
+        for name in names:
+            setattr(owner, name, safe(getattr(owner, name)))
     # By default it pads with the core's own number, which makes every core's graph, and so its program, another one.
     xm._all_gather_using_all_reduce = lambda value, dim=0, groups=None, pin_layout=True: xm.all_gather(
         value, dim, groups, pin_layout=False
@@ -111,37 +101,19 @@ def _one_at_a_time(run: Callable) -> Callable:
 
 def _settled(read: Callable) -> Callable:
     import torch
+    import torch_xla
 
     @functools.wraps(read)
     def settled(*args: Any, **kwargs: Any) -> Any:
         pending = [value for value in args if isinstance(value, torch.Tensor) and value.device.type == "xla"]
         if not pending or (read.__name__ == "to" and not _to_cpu(*args[1:], **kwargs)):
             return read(*args, **kwargs)
-        _settle(pending)
+        # Not giving up the buffers of inputs: the token that orders collectives may still refer to them.
+        torch_xla._XLAC._xla_sync_multi(pending, [], wait=True, sync_xla_data=False)
         with _lock:
             return read(*args, **kwargs)
 
     return settled
-
-
-def _then_settled(collective: Callable) -> Callable:
-    """DDP, in C++, reads what came of these when it compares the replicas' shapes."""
-
-    @functools.wraps(collective)
-    def settled(self: Any, tensors: list, *args: Any) -> Any:
-        work = collective(self, tensors, *args)
-        _settle([value for item in tensors for value in (item if isinstance(item, list) else [item])])
-        return work
-
-    return settled
-
-
-def _settle(tensors: list) -> None:
-    """Compute these tensors, and wait for them."""
-    import torch_xla
-
-    # Not giving up the buffers of inputs: the token that orders collectives may still refer to them.
-    torch_xla._XLAC._xla_sync_multi(tensors, [], wait=True, sync_xla_data=False)
 
 
 def _to_cpu(*args: Any, **kwargs: Any) -> bool:

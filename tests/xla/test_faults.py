@@ -25,45 +25,39 @@ SETUP = textwrap.dedent("""
 """)
 
 
-@pytest.fixture(scope="module")
-def shared_kernel():
-    kernel = Kernel()
+@pytest.fixture
+def notebook(kernel):
+    """The tests' kernel, whose next launch on cores must work after whatever the test did to it."""
     kernel.run(SETUP)
     yield kernel
-    kernel.close()
+    kernel.assert_usable("xla.launch(core_of, cores=3).results == [0, 1, 2] or 1/0")
 
 
-@pytest.fixture
-def kernel(shared_kernel):
-    """A kernel whose next launch must work after whatever the test did to it."""
-    yield shared_kernel
-    shared_kernel.assert_usable("xla.launch(core_of, cores=3).results == [0, 1, 2] or 1/0")
-
-
-def test_errors_show_the_cells_line_and_none_of_our_frames(kernel) -> None:
+def test_errors_show_the_cells_line_and_none_of_our_frames(notebook) -> None:
     code = "def train():\n    if core_of() == 1: raise ValueError('bad')\n    meet()\nxla.launch(train, cores=4)"
-    answer = kernel.run(code)
+    answer = notebook.run(code)
     assert answer.error == "RankError", answer.traceback
     assert "core 1 of 4 raised ValueError: bad" in answer.shown
     assert re.search(r"Cell In\[\d+\], line 2, in train", answer.shown)
     assert "course_utils/" not in answer.shown
 
     code = "def train():\n    if core_of() != 1: meet()\nxla.launch(train, cores=4, time_limit=2)"
-    answer = kernel.run(code)
+    answer = notebook.run(code)
     assert "cores 0, 2, 3 of 4 had not finished after the time limit of 2 s" in answer.shown
     assert "cores 0, 2, 3 wait for the value of a tensor here:" in answer.shown
+    assert "core 1 had returned: a collective needs every core" in answer.shown
     assert re.search(r"Cell In\[\d+\], line \d+, in meet", answer.shown)
     assert "course_utils/" not in answer.shown
 
 
 @pytest.mark.parametrize("program", ["meet() if core_of() else time.sleep(60)", "while True: meet()"])
-def test_interrupt(kernel, program: str) -> None:
-    request = kernel.send(f"def train():\n    {program}\nxla.launch(train, cores=4)")
-    assert eventually(lambda: kernel.ranks() and kernel.ranks()[0].num_threads() > 4)
+def test_interrupt(notebook, program: str) -> None:
+    request = notebook.send(f"def train():\n    {program}\nxla.launch(train, cores=4)")
+    assert eventually(lambda: notebook.ranks() and notebook.ranks()[0].num_threads() > 4)
     time.sleep(0.5)
-    process = kernel.ranks()
-    kernel.manager.interrupt_kernel()
-    answer = kernel.answer(request)
+    process = notebook.ranks()
+    notebook.manager.interrupt_kernel()
+    answer = notebook.answer(request)
     assert answer.error == "KeyboardInterrupt", answer.traceback
     assert not gone(process)
 

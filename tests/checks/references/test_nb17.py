@@ -21,7 +21,7 @@ def sharded():
     mesh, device = xs.Mesh(np.arange(4), (2, 2), ("data", "model")), torch_xla.device()
     network, x = filled(MLP(WIDTH)).to(device), torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH).to(device)
     shard_mlp(network, x, mesh)
-    held = xla.sharding({"x": x} | dict(network.named_parameters())).by_device
+    held = xla.sharding({"x": x} | dict(network.named_parameters()))
     output = network(x)
     output.square().sum().backward()
     return output.detach(), [p.grad for p in network.parameters()], held
