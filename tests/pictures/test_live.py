@@ -124,7 +124,7 @@ def test_the_end_of_the_cell_closes_a_plot_that_nobody_closed(notebook, clock):
         notebook.end_cell()
     assert [kinds[-1] for kinds in notebook.kinds] == ["image/png"] * 2
     assert len(plot.data["loss"][0][1]) == 10
-    assert not screen.open_plots
+    assert plot not in screen.open_plots
 
 
 def test_a_failing_picture_does_not_stop_the_training(notebook, clock, monkeypatch, capsys):
@@ -253,4 +253,4 @@ def test_a_loop_that_fails_or_is_left_still_ends_in_a_png(notebook, clock, error
         train()
     gc.collect()
     assert notebook.kinds[0][-1] == "image/png"
-    assert not screen.open_plots
+    assert plot not in screen.open_plots
