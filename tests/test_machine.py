@@ -158,11 +158,3 @@ def test_card_and_text_say_the_same(gpus):
             assert words in text
     assert "&lt;b&gt;bold" in page
     assert not re.search(r"background:#?(fff|white|000|black)|<script|https?://", page)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.device_count(), reason="needs one CUDA GPU")
-def test_this_gpu(monkeypatch):
-    monkeypatch.undo()
-    assert discover().accelerators[0].title == torch.cuda.get_device_name(0)
-    assert torch.ones(1, device=pick()).device == pick()

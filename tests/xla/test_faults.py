@@ -62,6 +62,7 @@ def test_interrupt(notebook, program: str) -> None:
     assert not gone(process)
 
 
+@pytest.mark.slow
 def test_restarted_in_mid_run_then_killed() -> None:
     kernel = Kernel()
     try:

@@ -16,6 +16,7 @@ pytest.importorskip("torch_xla")
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
 
 from course_utils import CourseError, LivePlot, RankError, pick, report, xla
 from tests.kernel import eventually
@@ -29,8 +30,6 @@ def _nothing_is_left():
 
 
 def ordinals() -> tuple[int, int]:
-    import torch_xla.runtime as xr
-
     return xr.global_ordinal(), xr.world_size()
 
 
@@ -68,20 +67,11 @@ def test_arguments_and_closures_travel_by_value_again_and_again() -> None:
 
 def test_spmd_is_one_program_with_all_devices() -> None:
     def program() -> tuple:
-        import numpy
-        import torch_xla.distributed.spmd as xs
-        import torch_xla.runtime as xr
-
-        devices = xr.global_runtime_device_count()
-        x = torch.arange(16.0).reshape(8, 2).to(torch_xla.device())
-        xs.mark_sharding(x, xs.Mesh(numpy.arange(devices), (devices,), ("data",)), ("data", None))
         print("once")
-        return xr.is_spmd(), devices, "devices=[8,1]" in torch_xla._XLAC._get_xla_sharding_spec(x), x.sum(0).cpu()
+        return xr.is_spmd(), xr.global_runtime_device_count()
 
-    run = xla.launch(program, cores=8, spmd=True)
-    spmd, devices, sharded, total = run.results[0]
-    assert (spmd, devices, sharded, total.tolist()) == (True, 8, True, [56, 64])
-    assert (run.output, run.unit, len(run.results)) == (["once\n"], "program", 1)
+    run = xla.launch(program, spmd=True)
+    assert (run.results, run.output, run.unit) == ([(True, 8)], ["once\n"], "program")
 
 
 @pytest.mark.parametrize("spmd", [False, True])

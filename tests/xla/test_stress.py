@@ -47,21 +47,24 @@ def assert_replicas_equal(model: nn.Module) -> None:
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True)), "replicas differ"
 
 
-def train(*, optimizer: type = torch.optim.SGD, reads: str, barrier: bool) -> None:
-    """Every core takes steps on batches of its own, and reads the loss of each, or not; the replicas stay equal."""
+def train(*, reads: str, barrier: bool = False, sharded: bool = False) -> None:
+    """Steps on batches of its own on every core; the replicas stay equal. Sharded: what hooks send in backward."""
     model = models.mlp().to(torch_xla.device())
-    optimizer = optimizer(model.parameters(), lr=0.01)
+    model = XlaFullyShardedDataParallel(model) if sharded else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    step = optimizer.step if sharded else partial(xm.optimizer_step, optimizer, barrier=barrier)
     for x, y in batches(10, 64):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y)
         loss.backward()
-        xm.optimizer_step(optimizer, barrier=barrier)
+        step()
         if not barrier:
             torch_xla.sync()
         if reads == "on all cores" or (reads == "on one core" and xr.global_ordinal() == 0):
             assert float(loss) > 0
             assert "xla:" in str(loss)
-    assert_replicas_equal(model)
+    if not sharded:
+        assert_replicas_equal(model)
 
 
 def loader_and_checkpoint() -> None:
@@ -120,18 +123,6 @@ def reads_of_all_kinds() -> None:
         torch_xla.sync()
 
 
-def collectives_in_backward() -> None:
-    model = XlaFullyShardedDataParallel(models.mlp().to(torch_xla.device()))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for x, y in batches(5, 64):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        torch_xla.sync()
-        assert loss.item() > 0
-
-
 def autocast_and_accumulation() -> None:
     layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(144, 10)]
     model = nn.Sequential(*layers).to(torch_xla.device())
@@ -151,11 +142,15 @@ def autocast_and_accumulation() -> None:
 
 
 USES = {
-    "steps": partial(train, reads="never", barrier=False),
-    "steps, each read": partial(train, optimizer=torch.optim.AdamW, reads="on all cores", barrier=True),
-    "steps, read on one core": partial(train, reads="on one core", barrier=False),
-} | {use.__name__: use for use in (loader_and_checkpoint, collectives, reads_of_all_kinds,
-                                   collectives_in_backward, autocast_and_accumulation)}
+    "steps": partial(train, reads="never"),
+    "steps, each read": partial(train, reads="on all cores", barrier=True),
+    "steps, read on one core": partial(train, reads="on one core"),
+    "steps, sharded": partial(train, reads="on all cores", sharded=True),
+    "loader and checkpoint": loader_and_checkpoint,
+    "collectives": collectives,
+    "reads of all kinds": reads_of_all_kinds,
+    "autocast and accumulation": autocast_and_accumulation,
+}
 
 
 @pytest.mark.parametrize("name", USES)
