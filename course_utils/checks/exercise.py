@@ -73,8 +73,6 @@ def exercise(solution: Callable, *, ranks: tuple[int, ...] = (), seconds: float 
 class Exercise:
     """One exercise: call it with your function; `.solution()` prints the published one."""
 
-    hints = ()
-
     def __init__(self, solution: Callable, look: Look, ranks: tuple[int, ...], seconds: float, tol: float,
                  mistakes: dict[str, Callable], start: Callable, unit: str, here: bool) -> None:
         self.name, self.published, self.mistakes, self.seconds = solution.__name__, solution, mistakes, seconds
@@ -148,7 +146,7 @@ def _in_this_process(function: Callable, *args: Any) -> Seen:
             name, message, frames, traceback = describe(error)
             said = f"rank 0 of 1 raised {name}" + f": {message}" * bool(message)
             first = Failure(0.0, 0, name, said, frames, traceback)
-            raise failed(Run(1, "cpu", None, output=[printed.getvalue()]), first, {}, {}) from None
+            raise failed(Run(1, "cpu", None, output=[printed.getvalue()]), first, {}) from None
 
 
 def _look_at(look: Look, reference: Callable, answer: Callable, tol: float, mistaken: bool) -> Seen:

@@ -10,7 +10,6 @@ _FACE = {
     "solved": ("✓", "Solved", "#009e73"),
     "wrong": ("✗", "Not right yet", "#d55e00"),
     "not yet": ("○", "Not yet", "#808080"),
-    "hint": ("?", "Hint", "#3a86c8"),
 }
 
 
@@ -18,7 +17,7 @@ _FACE = {
 class Verdict:
     """The answer to an answer; true when it was solved.
 
-    state: "solved", "wrong", "not yet" (the stub is still empty) or "hint". `line` is the learner's line that raised.
+    `state` is "solved", "wrong" or "not yet" (the stub is still empty); `expected` and `got` are values in words.
     """
 
     exercise: str
@@ -26,61 +25,41 @@ class Verdict:
     text: str = ""
     expected: str = ""
     got: str = ""
-    line: str = ""
-    hints: tuple[str, ...] = ()
-    hints_total: int = 0
 
     def __bool__(self) -> bool:
         return self.state == "solved"
 
+    @property
+    def _values(self) -> list[tuple[str, str]]:
+        return [(name, value) for name, value in (("expected", self.expected), ("got", self.got)) if value]
+
+    @property
     def _next(self) -> str:
-        """What the learner can do now: the next hint, or the solution when there is none left."""
-        if self or not self.hints_total:
-            return ""
-        if len(self.hints) < self.hints_total:
-            return f"`check.{self.exercise}.hint()` gives {'the next' if self.hints else 'a first'} hint."
-        return f"`check.{self.exercise}.solution()` prints the published solution."
+        solution = f"`check.{self.exercise}.solution()` prints a solution."
+        return "" if self else f"The hints are under the exercise; {solution}"
 
     def __repr__(self) -> str:
         mark, title, _ = _FACE[self.state]
         rows = [f"{mark} {self.exercise}: {title}" + (f". {self.text}" if self.text else "")]
-        rows += [f"  {line}" for line in self.line.splitlines()]
-        rows += [f"  {name:<9}{value}" for name, value in (("expected", self.expected), ("got", self.got)) if value]
-        rows += [f"  hint {i} of {self.hints_total}: {hint}" for i, hint in enumerate(self.hints, 1)]
-        rows += [f"  {self._next()}"] if self._next() else []
-        return "\n".join(rows)
+        return "\n".join([*rows, *(f"  {name:<9}{value}" for name, value in self._values)])
 
     def _repr_html_(self) -> str:
         mark, title, colour = _FACE[self.state]
         parts = [
-            f'<div><b style="color:{colour};font-size:1.15em">{mark}</b>&ensp;<b>{title}</b>'
-            f'&ensp;<code style="opacity:0.75;background:none;padding:0">{escape(self.exercise)}</code></div>'
+            f'<b style="color:{colour};font-size:1.15em">{mark}</b>&ensp;<b>{title}</b>'
+            f'&ensp;<code style="opacity:0.75;background:none;padding:0">{escape(self.exercise)}</code>',
+            f'<span style="white-space:pre-wrap">{_code(self.text)}</span>',
+            *(
+                f'<span style="opacity:0.75;display:inline-block;min-width:70px">{name}</span><code style="background:'
+                f'none;padding:0;white-space:pre-wrap;overflow-wrap:anywhere">{escape(value)}</code>'
+                for name, value in self._values
+            ),
+            f'<span style="opacity:0.75;font-size:0.92em">{_code(self._next)}</span>' if self._next else "",
         ]
-        if self.text:
-            parts.append(f'<div style="margin-top:4px;white-space:pre-wrap">{_code(self.text)}</div>')
-        if self.line:
-            parts.append(
-                '<pre style="margin:6px 0 0;padding:4px 8px;background:none;color:inherit;white-space:pre-wrap;'
-                f'border:1px solid rgba(128,128,128,0.4);border-radius:4px">{escape(self.line)}</pre>'
-            )
-        rows = [
-            f'<div style="display:flex;gap:12px;margin-top:2px"><span style="opacity:0.75;min-width:62px">{name}</span>'
-            f'<code style="background:none;padding:0;white-space:pre-wrap;overflow-wrap:anywhere">{escape(value)}'
-            "</code></div>"
-            for name, value in (("expected", self.expected), ("got", self.got))
-            if value
-        ]
-        parts += [f'<div style="margin-top:6px">{"".join(rows)}</div>'] if rows else []
-        parts += [
-            f'<div style="margin-top:6px"><span style="opacity:0.75">Hint {i} of {self.hints_total}</span>&ensp;'
-            f"{_code(hint)}</div>"
-            for i, hint in enumerate(self.hints, 1)
-        ]
-        if self._next():
-            parts.append(f'<div style="margin-top:6px;opacity:0.75;font-size:0.92em">{_code(self._next())}</div>')
+        rows = "".join(f'<div style="margin-top:4px">{part}</div>' for part in parts if part)
         return (
             f'<div role="status" style="border-left:4px solid {colour};padding:6px 12px;margin:4px 0;max-width:720px;'
-            f'color:inherit;line-height:1.45">{"".join(parts)}</div>'
+            f'color:inherit;line-height:1.45">{rows}</div>'
         )
 
 

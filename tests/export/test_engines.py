@@ -68,10 +68,10 @@ def shell_of(script: Path) -> str:
     return yaml.safe_load(script.with_suffix(".yaml").read_text())["spec"]["trainer"]["command"][-1]
 
 
-SLOW = [pytest.param(engine, marks=pytest.mark.slow) for engine in ("two torchruns", "TrainJob")]
+SLOW = [pytest.param(engine, marks=pytest.mark.slow) for engine in ("torchrun", "two torchruns", "TrainJob")]
 
 
-@pytest.mark.parametrize("engine", ["python", "torchrun", *SLOW])
+@pytest.mark.parametrize("engine", ["python", *SLOW])
 def test_same_loss_curve(exported, engine, tmp_path) -> None:
     script, curves = exported
     more = {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo", "OMP_NUM_THREADS": "1"}

@@ -81,8 +81,8 @@ class Reader(HTMLParser):
 def pages() -> dict[str, str]:
     devices = Device("cpu", "cpu", "a CPU", 2**30), Device("cuda:0", "cuda", "a GPU", 2**30)
     machine = replace(discover(), devices=devices, cores=2.0, tpu="TPU v5e, 8 chips", xla=None, notes=("a note",))
-    verdicts = {state: Verdict("name", state, "Some `code`.", "2", "3", "line 4", ("A hint.",), 1)
-                for state in ("solved", "wrong", "not yet", "hint")}
+    verdicts = {state: Verdict("name", state, "Some `code`.", "2", "3")
+                for state in ("solved", "wrong", "not yet")}
     players = {"collective": pictures.collective("reduce-scatter", 8), "matmul": pictures.matmul("row", 4)}
     data = {kind: json.loads(re.search(r'json">(.*?)</script>', player.html)[1]) for kind, player in players.items()}
     frames = {f"{kind}, frame {i}": frame for kind in data for i, frame in enumerate(data[kind]["frames"])}

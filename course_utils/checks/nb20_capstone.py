@@ -1,0 +1,290 @@
+"""Exercises of notebook 20: seven faults to name by what is seen of them, and five functions to mend."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from operator import index
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim import SGD
+from torch.utils.data import DataLoader, DistributedSampler
+
+from ..lessons import cases
+from ..lessons.memory import SavedTensors
+from ..lessons.models import mlp
+from ..machine import pick
+from ..ranks.spans import span
+from .compare import AtMost
+from .exercise import exercise
+from .probes import Rows, Steps, batch, equal_everywhere, everyones, returned, weights
+
+FAULTS = {
+    "straggler": ("slow rank", "slow device", "slow worker", "straggling rank"),
+    "data stall": ("slow loader", "slow data", "data loading", "input stall", "slow data loader", "slow dataloader"),
+    "slow link": ("slow network", "slow interconnect", "slow communication"),
+    "unbalanced pipeline": ("unbalanced stages", "pipeline imbalance", "imbalanced pipeline", "unbalanced stage"),
+    "recompilation": ("recompile", "recompiles", "recompilations", "recompile each step", "recompiling"),
+    "wrong loss scale": ("loss scale", "accumulation without division", "wrong scale", "missing division"),
+    "no set_epoch": ("set epoch", "missing set epoch", "set epoch missing", "forgotten set epoch", "same order"),
+    "learning rate too high": ("learning rate", "too high a learning rate", "too high learning rate", "lr too high"),
+    "silent rank": ("dead rank", "missing rank", "hang", "rank that never arrives", "rank never arrives"),
+}
+VALUES = ("wrong loss scale", "no set_epoch", "learning rate too high")
+TIMES = ("straggler", "data stall", "slow link", "unbalanced pipeline", "recompilation")
+SAME_TIME = "It changes the numbers, not the time they take: the bars would be those of the healthy job."
+NO_STAGES = "Every rank has the whole model here: nobody waits for a neighbour's activations."
+ENDED = "A rank that others wait for would keep them for ever. This run ended."
+NO_TIME = "It costs time, and no axis of this picture is a time: the curves would be those of the healthy job."
+ONE_DEVICE = "This job runs in one process, on one device."
+
+# Why a wrong name is wrong: what the picture of the case would show, or cannot show.
+AGAINST = {
+    "A": dict.fromkeys(VALUES, SAME_TIME) | {
+        "data stall": "The data bars would be long. Here they hardly show.",
+        "slow link": "Every rank's all-reduce would be long. Look for one that is short each time.",
+        "unbalanced pipeline": NO_STAGES,
+        "recompilation": "Every rank compiles for itself: the forwards of all ranks would be long.",
+        "silent rank": ENDED,
+    },
+    "B": dict.fromkeys(VALUES, SAME_TIME) | {
+        "straggler": "The bars of one rank would be longer than those of the others. Here all ranks look alike.",
+        "slow link": "The all-reduces would be what takes long. Which bars are the longest?",
+        "unbalanced pipeline": NO_STAGES,
+        "recompilation": "The forwards would be what takes long. Which bars are the longest?",
+        "silent rank": ENDED,
+    },
+    "C": dict.fromkeys(VALUES, SAME_TIME) | {
+        "straggler": "The same work would take longer on one rank. A bar is a layer, and bars are alike; count them.",
+        "data stall": "Rank 0 alone reads the batches, and it is the first to be done.",
+        "slow link": "The last rank would wait again and again for a message. Once it has begun, it has no gap.",
+        "recompilation": "The forwards in which something is compiled would be longer than others. These are alike.",
+        "silent rank": ENDED,
+    },
+    "D": dict.fromkeys(TIMES, NO_TIME) | {
+        "no set_epoch": "All four runs are given the same rows in the same order.",
+        "learning rate too high": "All four runs have the same one, and the first gradient does not depend on it.",
+        "silent rank": ENDED,
+    },
+    "E": dict.fromkeys(TIMES, NO_TIME) | {
+        "wrong loss scale": "A step too long makes the loss fall too fast, or rise. Look at how alike the curves are.",
+        "learning rate too high": "The loss would jump about from epoch to epoch. Each curve lies just below the last.",
+        "silent rank": ENDED,
+    },
+    "F": dict.fromkeys(VALUES, "It changes the loss. Neither of these two curves would know.") | {
+        "straggler": ONE_DEVICE, "slow link": ONE_DEVICE, "unbalanced pipeline": ONE_DEVICE, "silent rank": ONE_DEVICE,
+        "data stall": "It makes steps long, too, but the left curve would not rise for it.",
+    },
+    "G": dict.fromkeys(TIMES, "It makes a run slow, but every rank comes to the last all-reduce. Who had returned?")
+    | dict.fromkeys(VALUES, "It changes the numbers; the ranks would all return."),
+}
+
+
+def name_abc():
+    """What is wrong in A, B and C: names from the list."""
+    return {"A": "straggler", "B": "data stall", "C": "unbalanced pipeline"}
+
+
+def name_defg():
+    """What is wrong in D, E, F and G: names from the list."""
+    return {"D": "wrong loss scale", "E": "no set_epoch", "F": "recompilation", "G": "silent rank"}
+
+
+def plain(said: str) -> str:
+    words = re.sub(r"[^a-z]+", " ", said.lower()).split()
+    return " ".join(word for word in words if word not in ("a", "an", "the"))
+
+
+MEANT = {plain(way): name for name, others in FAULTS.items() for way in (name, *others)}
+
+
+def misnamed(solution: Callable) -> dict[str, Callable]:
+    """Each wrong name as a mistake: the sentence against it, and the answer that gives it."""
+    return {f"{letter} is no {name!r}. {why}": lambda letter=letter, name=name: solution() | {letter: name}
+            for letter in solution() for name, why in AGAINST[letter].items()}
+
+
+def look_at_names(solution: Callable) -> Callable:
+    def look(answer: Callable) -> Iterator[tuple]:
+        said = {letter: name for letter, name in answer().items() if name not in (None, "", ...)}
+        for letter, right in solution().items():  # which is not shown: what is wrong is compared with nothing wrong
+            if (name := said.get(letter)) is None:
+                wrong = "no name yet" if said else None
+            elif (wrong := MEANT.get(plain(str(name)))) is None:
+                near = difflib.get_close_matches(plain(str(name)), MEANT, n=1)
+                wrong = f"{name!r}, which is not in the list{f'; did you mean {MEANT[near[0]]!r}?' if near else ''}"
+            yield f"Case {letter}", "" if wrong == right else wrong
+        yield "", "; ".join(f"{letter}: {name}" for letter, name in solution().items()) + "."
+
+    return look
+
+
+for names in (name_abc, name_defg):
+    exercise(names, here=True, mistakes=misnamed(names))(look_at_names(names))
+
+
+def train_archive(dataset, steps):
+    """Train for some steps on rows that take long to read."""
+    model, optimizer = cases.replica()
+    batches = iter(DataLoader(dataset, 16, sampler=DistributedSampler(dataset), num_workers=2))
+    for _ in range(steps):
+        with span("data"):
+            x, y = next(batches)
+        cases.step(model, optimizer, x, y)
+
+
+class Read(Rows):
+    """It notes which rows are read by the thread that made it, which trains."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.trains = os.getpid(), threading.get_ident()
+        self.by_it = torch.zeros(rows, dtype=torch.bool, device="cpu").share_memory_()
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.by_it[row] = (os.getpid(), threading.get_ident()) == self.trains
+        return super().__getitem__(row)
+
+
+@exercise(train_archive, ranks=(2,), mistakes={"nobody reads the next batch while it computes": cases.case_b})
+def _(answer: Callable) -> Iterator[tuple]:
+    for count in (3, 5):
+        rows = Read(256)
+        with Steps() as steps:
+            answer(rows, count)
+        read = [rows.read([x]) for x in steps.inputs if x.any()]  # the step before the first is on zeros
+        both = [len({*mine} & {*theirs}) for mine, theirs in zip(*everyones(read), strict=True)]
+        yield f"{count} steps: how many it takes", len(read)
+        yield f"{count} steps: rows that both ranks have in a step", both
+        yield f"{count} steps: rows read by the thread that trains", sum(rows.by_it[step].sum().item() for step in read)
+    yield "", "Every row was read by another thread or process than the one that trains."
+
+
+def cut_layers(layers, ranks):
+    """How many layers each rank takes, in the order of the ranks."""
+    each, more = divmod(layers, ranks)
+    return [each + (rank < more) for rank in range(ranks)]
+
+
+@exercise(cut_layers, mistakes={"the last rank takes all that is left over": cases.cut_layers})
+def _(answer: Callable) -> Iterator[tuple]:
+    for layers, ranks in ((7, 4), (8, 4), (9, 4), (11, 3), (5, 1), (31, 8), (4, 4)):
+        call, counts = f"cut_layers({layers}, {ranks})", answer(layers, ranks)
+        yield f"{call}: for how many ranks", None if counts is None else len(counts)
+        counts = [index(count) for count in counts]  # of any type of whole numbers
+        yield f"{call}: how many layers all ranks take together", sum(counts)
+        yield f"{call}: each rank takes one at the least", min(counts) > 0
+        yield f"{call}: the layers of the fullest rank", AtMost(max(counts), math.ceil(layers / ranks))
+    yield "", "No rank has more layers than it must."
+
+
+def train_large(model, optimizer, x, y, pieces):
+    """One step on the batch x, y, cut into pieces that fit into the memory; the mean loss."""
+    losses = []
+    optimizer.zero_grad()
+    for part, labels in zip(x.chunk(pieces), y.chunk(pieces), strict=True):
+        loss = cross_entropy(model(part), labels) * len(part) / len(x)
+        loss.backward()
+        losses.append(loss.detach())
+    optimizer.step()
+    return torch.stack(losses).sum()
+
+
+@exercise(train_large, mistakes={"the gradient of each piece counts in full, and they add up": cases.train_large})
+def _(answer: Callable) -> Iterator[tuple]:
+    for rows, pieces in ((50, 1), (50, 2), (50, 3), (7, 4), (64, 8)):
+        model, rows_at_once = mlp(), [0]
+        optimizer, (x, y) = SGD(model.parameters(), lr=0.5), batch(pieces, rows)
+        for p in model.parameters():
+            p.grad = torch.full_like(p, 0.01)  # of a step before
+        with SavedTensors() as one:
+            kept = cross_entropy(model(x.chunk(pieces)[0]), y.chunk(pieces)[0])
+        del kept
+        model.register_forward_pre_hook(lambda _, args, seen=rows_at_once: seen.append(len(args[0])))
+        with SavedTensors() as saved:
+            loss = answer(model, optimizer, x, y, pieces)
+        where = f"{rows} rows in {pieces} piece{'s' * (pieces > 1)}"
+        yield f"{where}: the mean loss", None if loss is None else float(loss)
+        yield f"{where}: rows that went through the model at once", AtMost(max(rows_at_once), -(-rows // pieces))
+        yield f"{where}: bytes kept for the backward at once", AtMost(saved.peak, int(1.5 * one.peak))
+        yield f"{where}: how far the weights move", (weights(model) - weights(mlp())).norm().item()
+        yield f"{where}: the weights after it", weights(model)
+    yield "", "The step of the whole batch each time."
+
+
+def train_compiled(model, batches, backend):
+    """Train on batches of any size; `backend` is called for each program that is made."""
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches:
+        loss = cross_entropy(compiled(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@exercise(train_compiled, mistakes={"`dynamic=False` asks for a program for each size": cases.train_compiled})
+def _(answer: Callable) -> Iterator[tuple]:
+    for sizes in ((24, 31, 18, 27, 22, 29, 19, 26), (9, 5, 13, 40, 7)):
+        model, made = mlp(), []
+        torch.compiler.reset()
+        answer(model, [batch(i, rows) for i, rows in enumerate(sizes)],
+               lambda graph, _, made=made: made.append(graph) or graph.forward)
+        yield f"{len(sizes)} sizes: whether anything is compiled", bool(made)
+        yield f"{len(sizes)} sizes: programs made", AtMost(len(made), 3)
+        yield f"{len(sizes)} sizes: the weights at the end", weights(model)
+    yield "", "Few programs for many sizes, and the weights of the model that is not compiled."
+
+
+def train_noisy(batches):
+    """Train on this rank's batches, and leave out those that are broken; the trained network."""
+    model = DDP(mlp().to(pick()))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches:
+        loss = cross_entropy(model(x), y)
+        whole = loss.isfinite().float()
+        dist.all_reduce(whole, dist.ReduceOp.MIN)  # all ranks decide alike
+        if not whole:
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.module
+
+
+def without_broken(steps: list[list], *, way: str) -> torch.Tensor:
+    """The weights when steps with a broken batch are left out, or when the other ranks' batches count in them."""
+    network = mlp().to(pick())
+    optimizer = SGD(network.parameters(), lr=0.1)
+    for everyones_batches in steps:
+        whole = [(x, y) for x, y in everyones_batches if x.isfinite().all()]
+        if len(whole) == len(everyones_batches) or way != "left out":
+            optimizer.zero_grad()
+            losses = sum(cross_entropy(network(x), y) for x, y in whole)
+            (losses / (len(whole) if way == "mean" else len(everyones_batches))).backward()
+            optimizer.step()
+    return weights(network)
+
+
+@exercise(train_noisy, ranks=(3,), seconds=8)
+def _(answer: Callable) -> Iterator[tuple]:
+    for broken in ({(1, 1), (1, 3), (2, 3)}, {(0, 0), (2, 4)}):  # (rank, step)
+        steps = [[batch(10 * rank + step) for rank in range(3)] for step in range(5)]
+        for rank, step in broken:
+            steps[step][rank][0][3] = math.nan
+        network = answer([step[dist.get_rank()] for step in steps])
+        where = f"broken on rank {' and '.join(f'{rank} in step {step}' for rank, step in sorted(broken))}"
+        yield f"{where}: what it returns", returned(network)
+        yield f"{where}: no broken batch gets into the weights", bool(weights(network).isfinite().all())
+        yield f"{where}: equal weights on all ranks", equal_everywhere(weights(network))
+        ways = [without_broken(steps, way=way) for way in ("left out", "zeros", "mean")]
+        yield f"{where}: weights of a training on all batches but the broken ones", any(
+            torch.allclose(weights(network), way, rtol=0, atol=1e-5) for way in ways)
+    yield "", "Nobody waits, and the weights are equal and finite on every rank."

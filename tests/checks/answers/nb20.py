@@ -1,0 +1,159 @@
+"""Answers to the exercises of notebook 20; the functions that it shows to be mended are among the mistakes."""
+
+import queue
+import threading
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy, pad
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim import SGD
+from torch.utils.data import DataLoader, DistributedSampler
+
+from course_utils import pick, span
+from course_utils.lessons import cases
+from course_utils.lessons.models import mlp
+
+
+def names(letters, *said):
+    return lambda: dict(zip(letters, said, strict=False))
+
+
+def reading(read, *, fewer=0, sampler=DistributedSampler):
+    def train_archive(dataset, steps):
+        model, optimizer = cases.replica()
+        batches = iter(read(dataset, sampler(dataset) if sampler else None))
+        for _ in range(steps - fewer):
+            with span("data"):
+                x, y = next(batches)
+            cases.step(model, optimizer, x, y)
+
+    return train_archive
+
+
+def by_a_thread(dataset, sampler):
+    batches = queue.Queue(4)
+
+    def read():
+        for batch in DataLoader(dataset, 16, sampler=sampler):
+            batches.put(batch)
+
+    threading.Thread(target=read, daemon=True).start()
+    return iter(batches.get, None)
+
+
+def with_workers(dataset, sampler):
+    return DataLoader(dataset, 16, sampler=sampler, num_workers=1, persistent_workers=True)
+
+
+def all_at_once(dataset, sampler):
+    return list(DataLoader(dataset, 16, sampler=sampler))
+
+
+def pieces(scale, *, clear=True, cut=True, together=False, gradients=1):
+    def train_large(model, optimizer, x, y, count):
+        if clear:
+            optimizer.zero_grad()
+        total, kept = 0.0, []
+        for part, labels in zip(x.chunk(count if cut else 1), y.chunk(count if cut else 1), strict=True):
+            loss = cross_entropy(model(part), labels)
+            kept.append(loss * scale(len(part), len(x), count))
+            if not together:
+                kept.pop().backward()
+            total += loss.item() * len(part) / len(x)
+        if together:
+            sum(kept).backward()
+        for p in model.parameters():
+            p.grad /= gradients if gradients == 1 else len(x)
+        optimizer.step()
+        return total
+
+    return train_large
+
+
+def share(part, rows, count):
+    return part / rows
+
+
+def compiled(ready=lambda x, y: (x, y), compiles=True, **options):
+    def train_compiled(model, batches, backend):
+        fast = torch.compile(model, backend=backend, **options) if compiles else model
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for x, y in batches:
+            x, y = ready(x, y)
+            loss = cross_entropy(fast(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return train_compiled
+
+
+def filled(to, value=-100):
+    return lambda x, y: (pad(x, (0, 0, 0, -len(x) % to)), pad(y, (0, -len(y) % to), value=value))
+
+
+def noisy(loss_of, *, returns=lambda model: model.module):
+    """train_noisy with its own loss, or None to leave a step out."""
+
+    def train_noisy(batches):
+        model = DDP(mlp().to(pick()))
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for x, y in batches:
+            if (loss := loss_of(model, x, y)) is not None:
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        return returns(model)
+
+    return train_noisy
+
+
+def zero_for_a_broken_batch(model, x, y):
+    loss = cross_entropy(model(x.nan_to_num()), y)
+    return loss if x.isfinite().all() else loss * 0
+
+
+def gathered(model, x, y):
+    loss, found = cross_entropy(model(x), y), [None] * dist.get_world_size()
+    dist.all_gather_object(found, bool(loss.isfinite()))
+    return loss if all(found) else None
+
+
+RIGHT = {
+    "name_abc": [names("ABC", "a straggler", "DATA-STALL", "Unbalanced_Pipeline"),
+                 names("ABC", "slow rank", "slow loader", "pipeline imbalance")],
+    "name_defg": [names("DEFG", "Loss scale", "missing `set_epoch`", "recompiles", "the silent rank"),
+                  names("DEFG", "wrong loss-scale.", "set_epoch", "recompile each step", "dead rank")],
+    "train_archive": [reading(by_a_thread), reading(with_workers)],
+    "cut_layers": [
+        lambda layers, ranks: tuple(len(part) for part in np.array_split(range(layers), ranks)),
+        lambda layers, ranks: torch.tensor([layers * (r + 1) // ranks - layers * r // ranks for r in range(ranks)]),
+    ],
+    "train_large": [pieces(lambda part, rows, count: part, gradients="rows"), pieces(share)],
+    "train_compiled": [compiled(filled(32), dynamic=False), compiled()],
+    "train_noisy": [noisy(zero_for_a_broken_batch), noisy(gathered)],
+}
+WRONG = {
+    "name_abc": [names("ABC", "stragler"), names("AB", "straggler", "data stall"), names("ABC", 3)],
+    "name_defg": [names("DEFG", "wrong loss scale", "no set_epoch", "recompilation", "")],
+    "train_archive": [reading(all_at_once), reading(with_workers, sampler=None), reading(with_workers, fewer=1)],
+    "cut_layers": [
+        lambda layers, ranks: [layers // ranks] * ranks, lambda layers, ranks: layers // ranks,
+        lambda layers, ranks: [-(-layers // ranks)] * (ranks - 1) + [layers - (ranks - 1) * -(-layers // ranks)],
+    ],
+    "train_large": [
+        pieces(lambda part, rows, count: 1 / count), pieces(share, together=True), pieces(share, clear=False),
+        pieces(share, cut=False),
+    ],
+    "train_compiled": [
+        compiled(filled(32, value=0), dynamic=False), compiled(compiles=False), compiled(filled(2), dynamic=False),
+    ],
+    "train_noisy": [
+        cases.train_noisy, noisy(lambda model, x, y: cross_entropy(model(x), y)),
+        noisy(lambda model, x, y: cross_entropy(model(x.nan_to_num()), y)), noisy(lambda model, x, y: None),
+        noisy(gathered, returns=lambda model: model.state_dict()),
+    ],
+}
+HANGS = {cases.train_noisy}

@@ -1,0 +1,66 @@
+"""The mended functions of notebook 20 do what the plain loop does; what it shows to be mended is what was sick."""
+
+import inspect
+import json
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from course_utils import launch
+from course_utils.checks.nb20_capstone import (
+    AGAINST,
+    FAULTS,
+    name_abc,
+    name_defg,
+    train_compiled,
+    train_large,
+    train_noisy,
+)
+from course_utils.checks.probes import batch, weights
+from course_utils.lessons import cases
+from course_utils.lessons.models import mlp
+
+NOTEBOOK = Path(__file__).parents[3] / "notebooks" / "20_capstone.ipynb"
+
+
+def plain(batches):
+    model = mlp()
+    for x, y in batches:
+        gradients = torch.autograd.grad(cross_entropy(model(x), y), list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter -= 0.1 * gradient
+    return weights(model)
+
+
+def test_one_step_of_a_large_batch_and_steps_of_a_compiled_model():
+    model, batches = mlp(), [batch(i, rows) for i, rows in enumerate((9, 5, 13))]
+    train_large(model, torch.optim.SGD(model.parameters(), lr=0.1), *batches[0], 4)
+    torch.testing.assert_close(weights(model), plain(batches[:1]))
+    train_compiled(model := mlp(), batches, lambda graph, _: graph.forward)
+    torch.testing.assert_close(weights(model), plain(batches))
+
+
+def test_a_broken_batch_is_left_out_everywhere():
+    def run():
+        batches = [batch(step) for step in range(4)]  # alike on both ranks, so that their mean is each one's
+        if torch.distributed.get_rank():
+            batches[2][0][0] = torch.nan
+        return weights(train_noisy(batches))
+
+    for end in launch(run, ranks=2, device="cpu", show=False).results:
+        torch.testing.assert_close(end, plain(batch(step) for step in (0, 1, 3)))
+
+
+def test_every_wrong_name_has_a_sentence_that_does_not_give_the_right_one_away():
+    for letter, name in (name_abc() | name_defg()).items():
+        assert AGAINST[letter].keys() == FAULTS.keys() - {name}
+        assert not any(name in why for why in AGAINST[letter].values())
+
+
+def test_the_notebook_shows_the_functions_that_are_sick():
+    cells = ["".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"]]
+    for sick in (cases.case_b, cases.cut_layers, cases.train_large, cases.train_compiled, cases.train_noisy):
+        _, _, body = inspect.getsource(sick).partition('"""\n')
+        assert any(body.rstrip() in cell.replace("cases.", "") for cell in cells), sick.__name__
