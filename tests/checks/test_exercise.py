@@ -195,7 +195,7 @@ def test_differences_in_words():
         (True, 1, "a bool was expected, this is an int"),
         ([1, 2], torch.tensor([1, 3]), "number 1"),
         (2, torch.ones(2), "a number was expected, this is a tensor"),
-        (AtMost(3, 3), AtMost(4, 3), "too many"),
+        (AtMost(3, 3), AtMost(4, 3), "more than is allowed"),
     ]:
         found = difference(expected, got, 1e-5)
         assert found, (expected, got)
