@@ -43,7 +43,11 @@ class Traffic:
     calls: Counter[str] = field(default_factory=Counter)
     bytes: Counter[str] = field(default_factory=Counter)
     sent: Counter[str] = field(default_factory=Counter)
-    order: list[tuple[str, int]] = field(default_factory=list, repr=False)
+    order: list[tuple[str, int]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        each = [f"{n} {name}{'s' * (n > 1)}, {self.bytes[name]:,} bytes" for name, n in self.calls.items()]
+        return f"Traffic({'; '.join(each) or 'nothing'})"
 
     @property
     def bytes_sent(self) -> int:
