@@ -41,7 +41,6 @@ def each_collective():
 
 def test_every_collective_is_counted():
     results = launch(each_collective, ranks=RANKS, device="cpu", time_limit=30).results
-    assert repr(results[0]).startswith("Traffic(calls=Counter({'all-reduce': 2")
     for rank, traffic in enumerate(results):
         assert traffic.calls == dict.fromkeys(traffic.calls, 1) | {"all-reduce": 2}
         assert traffic.bytes == {"all-reduce": 320, "all-gather": 160, "reduce-scatter": 160, "broadcast": 160,
