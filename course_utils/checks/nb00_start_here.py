@@ -18,17 +18,11 @@ def rank_device(local_rank, ranks_here, gpus):
     return f"cuda:{local_rank}" if ranks_here <= gpus else "cpu"
 
 
-def some_on_the_cpu(local_rank, ranks_here, gpus):
-    return f"cuda:{local_rank}" if local_rank < gpus else "cpu"
-
-
-def several_on_a_gpu(local_rank, ranks_here, gpus):
-    return f"cuda:{local_rank % gpus}" if gpus else "cpu"
-
-
 @exercise(rank_device, mistakes={
-    "the ranks with a GPU would wait for those without in every step; here all compute on the CPU": some_on_the_cpu,
-    "here several ranks share a GPU; where there is none for each, all compute on the CPU": several_on_a_gpu,
+    "the ranks with a GPU would wait for those without in every step; here all compute on the CPU":
+        lambda local_rank, ranks_here, gpus: f"cuda:{local_rank}" if local_rank < gpus else "cpu",
+    "here several ranks share a GPU; where there is none for each, all compute on the CPU":
+        lambda local_rank, ranks_here, gpus: f"cuda:{local_rank % gpus}" if gpus else "cpu",
 })
 def _(answer: Callable) -> Iterator[tuple]:
     for gpus in (1, 0, 8):
@@ -45,10 +39,6 @@ def shared_sum(n):
     total = torch.tensor(sum(range(rank, n, ranks)), device=pick())
     dist.all_reduce(total)
     return total.item()
-
-
-def own_share(n):
-    return sum(range(dist.get_rank(), n, dist.get_world_size()))
 
 
 def everything_on_every_rank(n):
@@ -74,7 +64,8 @@ def added_before(call: Callable[[], object], n: int) -> int:
 
 
 @exercise(shared_sum, ranks=(1, 2, 4), tol=0, mistakes={
-    "this is the share of one rank; the shares of all have to be added up": own_share,
+    "this is the share of one rank; the shares of all have to be added up":
+        lambda n: sum(range(dist.get_rank(), n, dist.get_world_size())),
     "every rank adds all the numbers, and then the sum over the ranks counts each number once a rank":
         everything_on_every_rank,
 })
@@ -86,6 +77,6 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"shared_sum({n}) as it is printed, a whole number", f"{total}"
         alone = dist.get_world_size() > 1 and not traffic.order
         yield f"shared_sum({n}): what the ranks exchange", "nothing" if alone else "something"
-    yield "what all ranks bring to all_reduce for n = 10, each number added by one of them", added_before(
-        lambda: answer(10), 10)
+    brought = added_before(lambda: answer(10), 10)
+    yield "what all ranks bring to all_reduce for n = 10, each number added by one of them", brought
     yield "", "The same total on every rank: on 1, 2 and 4 of them."

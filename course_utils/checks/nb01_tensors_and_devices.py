@@ -30,10 +30,6 @@ def scores(x, device):
     return Centre().to(device)(x) @ weights
 
 
-def stays_on_the_cpu(x, device):
-    return scores(x, "cpu")
-
-
 class Arithmetic(TorchDispatchMode):
     """On which devices more than four numbers at once are computed: rows do, the four numbers of a constant do not."""
 
@@ -52,7 +48,8 @@ class Arithmetic(TorchDispatchMode):
 
 
 @exercise(scores, tol=1e-4, mistakes={
-    "it is computed on the CPU; `x.to(device)` returns a new tensor and leaves x where it is": stays_on_the_cpu,
+    "it is computed on the CPU; `x.to(device)` returns a new tensor and leaves x where it is":
+        lambda x, device: scores(x, "cpu"),
 })
 def _(answer: Callable) -> Iterator[tuple]:
     for device in ("cpu", "meta"):
@@ -81,18 +78,17 @@ def move(batch, device):
     return batch
 
 
-def first_level(batch, device):
-    return {key: move(value, device) if torch.is_tensor(value) else value for key, value in batch.items()}
-
-
-@exercise(move, tol=0, mistakes={"a container inside a container has to be taken apart, too": first_level})
+@exercise(move, tol=0, mistakes={
+    "a container inside a container has to be taken apart, too": lambda batch, device: {
+        key: value.to(device) if torch.is_tensor(value) else value for key, value in batch.items()},
+})
 def _(answer: Callable) -> Iterator[tuple]:
     for device in ("meta", "cpu"):
         x, y = torch.arange(6.0).reshape(2, 3), torch.tensor([1, 0])
         nested = {"x": x, "pair": (x, y), "more": [{"y": y, 3: "three"}, "cat", 7, None, [[x], (y,)]], "on": True}
         empty = {"zero": 0, "no": False, "text": "", "dict": {}, "list": [], "tuple": (), "none": None}
         others = {"weight": nn.Parameter(x, False), "array": np.ones(2), "set": {1}, "range": range(2)}
-        for words, batch in (("a nested dict", nested), ("(x, y)", (x, y)), ("[y, [x]]", [y, [x]]), ("x", x),
+        for words, batch in (("a nested dict", nested), ("(x, [y])", (x, [y])), ("x", x),
                              ("a dict of what is empty", empty), ("a dict of other things", others), ("0", 0)):
             call = f'move({words}, "{device}")'
             found = answer(batch, device)

@@ -37,7 +37,7 @@ def mean_of_means(losses):
 })
 def _(answer: Callable) -> Iterator[tuple]:
     rank = dist.get_rank()
-    for counts in ((6, 5, 4, 3), (1, 9, 1, 90), (0, 2, 7, 3)):
+    for counts in ((6, 5, 4, 3), (0, 90, 1, 3)):
         losses = (numbers(counts[rank]) / 100) ** 3
         where = f"ranks with {list(counts[: dist.get_world_size()])} losses"
         yield f"{where}: the mean", answer(losses)
@@ -66,7 +66,7 @@ def ring_all_reduce(tensor):
 @exercise(ring_all_reduce, ranks=(2, 3, 4), tol=1e-3)
 def _(answer: Callable) -> Iterator[tuple]:
     p = dist.get_world_size()
-    for length in (12, 5, 9, 1001):
+    for length in (12, 5, 1001):
         tensor = numbers(length)
         with Messages() as messages:
             answer(tensor)

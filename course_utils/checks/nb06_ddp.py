@@ -12,6 +12,7 @@ from ..machine import pick
 from ..ranks.traffic import Traffic
 from .compare import AtMost
 from .exercise import exercise
+from .probes import weights
 
 
 def replicas_equal(model):
@@ -23,10 +24,9 @@ def replicas_equal(model):
 
 
 def each_against_rank_0(model):
-    mine = torch.cat([p.detach().flatten() for p in model.parameters()])
-    first = mine.clone()
+    first = weights(model)
     dist.broadcast(first, src=0)
-    return torch.equal(mine, first)
+    return first.equal(weights(model))
 
 
 CASES = {  # the rank that has other weights; which; what they are
@@ -41,10 +41,10 @@ def replica(rank: int, which: slice, others: Callable[[Tensor], Tensor]) -> nn.S
     """This rank's model: frozen parameters, trained ones, a buffer; these weights are others on that rank."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 24), nn.BatchNorm1d(24), nn.Linear(24, 9)).to(pick())
-    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+    flat = weights(model)
     if dist.get_rank() == rank % dist.get_world_size():
-        weights[which] = others(weights[which])
-    nn.utils.vector_to_parameters(weights, model.parameters())
+        flat[which] = others(flat[which])
+    nn.utils.vector_to_parameters(flat, model.parameters())
     model[0].requires_grad_(False)
     model[1].running_mean += dist.get_rank()
     model[2].bias.grad = torch.full_like(model[2].bias, dist.get_rank() + 1.0)
@@ -59,8 +59,8 @@ def _(answer: Callable) -> Iterator[tuple]:
         model = replica(*other)
         equal = answer(model)
         yield f"{case}, the answer", equal if equal is None else bool(equal)
-        rest = {"a buffer": model[1].running_mean, "a gradient": model[2].bias.grad, "training": model.training}
-        yield f"{case}, the model afterwards, which was not to change", dict(model.named_parameters()) | rest
+        after = {**model.state_dict(), "a gradient": model[2].bias.grad, "training": model.training}
+        yield f"{case}, the model afterwards, which was not to change", after
     yield "", "Right in four cases on three ranks and on two, and all ranks agree."
 
 
@@ -88,9 +88,8 @@ def hand_ddp(model):
 
 def summed(model):
     hand_ddp(model)
-    for p in model.parameters():
-        if p.requires_grad:
-            p.register_hook(lambda grad: dist.get_world_size() * grad)
+    for p in (p for p in model.parameters() if p.requires_grad):
+        p.register_hook(lambda grad: dist.get_world_size() * grad)
 
 
 class Tangled(nn.Module):
@@ -112,7 +111,6 @@ class Tangled(nn.Module):
 
 @exercise(hand_ddp, ranks=(3, 2), mistakes={"this is the sum of the ranks' gradients, not their mean": summed})
 def _(answer: Callable) -> Iterator[tuple]:
-    draw = torch.Generator().manual_seed(dist.get_rank())
     torch.manual_seed(dist.get_rank())
     model = Tangled().to(pick())
     before = [*model.parameters()]
@@ -120,9 +118,9 @@ def _(answer: Callable) -> Iterator[tuple]:
     yield "are its parameters the tensors from before", [*map(id, model.parameters())] == [*map(id, before)]
     yield "parameters and buffers, which are to be rank 0's", dict(model.state_dict())
     needed = sum(p.numel() * p.element_size() for p in before if p.requires_grad)
-    for where in ("the first backward", "the second backward", "a backward that adds to earlier gradients"):
-        x = torch.randint(8, (5,), generator=draw).to(pick())
-        if "adds" not in where:
+    for step, where in enumerate(("the first backward", "the second backward", "a backward that adds to gradients")):
+        x = (torch.arange(5, device=pick()) * (step + 1) + dist.get_rank()) % 8
+        if step < 2:
             model.zero_grad()
         with Traffic() as traffic:
             nn.functional.cross_entropy(model(x), (x + 1) % 8).backward()

@@ -187,10 +187,6 @@ def _path(file: Any) -> str:
     return os.fspath(name) if isinstance(name, str | os.PathLike) else ""
 
 
-def _at_home(thing: Any) -> Any:
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().cpu(), thing)
-
-
 @exercise(train_and_save, ranks=(3, 2))
 def _(answer: Callable) -> Iterator[tuple]:
     with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +195,8 @@ def _(answer: Callable) -> Iterator[tuple]:
         with Files(path) as files:
             loaded = answer([batch(10 * dist.get_rank() + i) for i in range(2)], path)
         yield "how many ranks save a file", sum(everyones(files.saves > 0))
-        yield "what is in the file", _at_home(torch.load(path, map_location="cpu"))
+        yield "what is in the file", torch.load(path, map_location=pick())
         yield "how many ranks load a file", sum(everyones(files.loads > 0))
-        yield "what it returns, which is to be in the file", _at_home(loaded)
+        loaded = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to(pick()), loaded)
+        yield "what it returns, which is to be in the file", loaded
     yield "", "One rank wrote the file, and all ranks loaded the weights that were just trained."

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import operator
 import random
 from collections.abc import Callable, Iterator
+from operator import index
 
 import torch
 import torch.distributed as dist
@@ -25,11 +25,9 @@ def zero_bytes(parameters, ranks, stage):
     return (weights + gradients + states) * parameters
 
 
-def in_gigabytes(parameters, ranks, stage):
-    return zero_bytes(parameters, ranks, stage) / 1e9
-
-
-@exercise(zero_bytes, mistakes={"bytes are asked for, this is in gigabytes": in_gigabytes})
+@exercise(zero_bytes, mistakes={
+    "bytes are asked for, this is in gigabytes": lambda *given: zero_bytes(*given) / 1e9,
+})
 def _(answer: Callable) -> Iterator[tuple]:
     for parameters, ranks in ((7.5e9, 64), (7.5e9, 1), (1.3e9, 8), (1000, 3)):
         for stage in range(4):
@@ -55,12 +53,12 @@ def largest(sizes: list[int], owners: list[int]) -> int:
 def _(answer: Callable) -> Iterator[tuple]:
     draw = random.Random(0)
     cases = [([4, 4, 4, 4], 4), ([1, 2, 3, 6], 2), ([4096, 64, 4096, 64, 640, 10], 3), ([5, 1], 4), ([7], 1),
-             ([5, 4, 3, 3, 3], 2), *(([draw.randint(1, 9) for _ in range(9)], ranks) for ranks in (2, 3, 4))]
+             *(([draw.randint(1, 9) for _ in range(7)], ranks) for ranks in (2, 3, 4))]
     for sizes, ranks in cases:
         call, given = f"deal_parameters({sizes}, {ranks})", [*sizes]
         owners = answer(given, ranks)
         yield f"{call}: how many owners it returns", owners if owners is None else len(owners)
-        owners = [operator.index(owner) for owner in owners]
+        owners = [index(owner) for owner in owners]
         yield f"{call}: are its owners ranks", [0 <= owner < ranks for owner in owners]
         most = largest(sizes, deal_parameters(sizes, ranks))
         yield f"{call}: what the fullest rank gets", AtMost(largest(sizes, owners), most)
@@ -90,15 +88,9 @@ def shard_optimizer(parameters, make):
 
 
 def on_the_sum(parameters, make):
-    step = shard_optimizer(parameters, make)
-
-    def step_on_the_sum():
-        for p in parameters:
-            if p.requires_grad:
-                p.grad *= dist.get_world_size()
-        step()
-
-    return step_on_the_sum
+    for p in (p for p in parameters if p.requires_grad):
+        p.register_hook(lambda grad: dist.get_world_size() * grad)
+    return shard_optimizer(parameters, make)
 
 
 class Trust(SGD):
@@ -115,8 +107,7 @@ CASES = {  # the optimizer, its states for each parameter, the layers' sizes
     "SGD": (lambda parameters: SGD(parameters, lr=0.05, momentum=0.9), 1, (6, 7, 5, 3)),
     "Adam": (lambda parameters: Adam(parameters, lr=0.05), 2, (4, 4, 4, 4, 4)),
     "Adam, two parameters": (lambda parameters: Adam(parameters, lr=0.05), 2, (6, 3)),
-    "an optimizer that looks at whole tensors": (lambda parameters: Trust(parameters, lr=0.05, momentum=0.9), 1,
-                                                 (6, 7, 5, 3)),
+    "steps as long as whole tensors": (lambda parameters: Trust(parameters, lr=0.05, momentum=0.9), 1, (6, 7, 5, 3)),
 }
 
 

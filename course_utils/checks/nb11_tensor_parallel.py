@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
@@ -71,11 +71,10 @@ def forward_and_backward(answer: Callable, *wholes: nn.Module) -> Iterator[tuple
         yield f"{where}: multiplications and additions, at most this rank's share", most
         with Traffic() as backward:
             y.backward(direction)
-        yield f"{where}: a gradient reaches x", x.grad is not None
         yield f"{where}: the gradient of x", x.grad
         whole(same).backward(direction)
-        different = [*other_gradients(parameters, whole)]
-        yield f"{where}: weights that get another gradient than in the whole layer", different
+        yield f"{where}: weights that get another gradient than in the whole layer", [
+            *other_gradients(parameters, whole)]
         yield f"{where}: all values are right; what is sent forward, in bytes", forward.order
         yield f"{where}: all values are right; what is sent backward, in bytes", backward.order
 
@@ -88,12 +87,9 @@ def mlp_part(x, up, down):
     return add_up(linear(hidden, down.weight.chunk(ranks, dim=1)[rank])) + down.bias
 
 
+as_it_is = nn.Identity()
 NO_SUM = "this is only what this rank's part of the layer gives: the ranks' parts are to be added up"
 MORE_BIASES = "every rank adds the last bias, and then they are added up: it belongs there once, after the sum"
-
-
-def as_it_is(x: Tensor) -> Tensor:
-    return x
 
 
 @exercise(mlp_part, ranks=(2, 4), mistakes={

@@ -42,17 +42,13 @@ def forwards_first(rank, ranks, micro_batches):
     return " ".join(f"{letter}{micro}" for letter in "FB" for micro in range(micro_batches))
 
 
-def one_by_one(rank, ranks, micro_batches):
-    return " ".join(f"F{micro} B{micro}" for micro in range(micro_batches))
-
-
 @exercise(write_1f1b, mistakes={
     "this rank does all its forwards before the first backward, as with GPipe": forwards_first,
-    "ranks wait as long as if each micro-batch went all the way there and back before the next one": one_by_one,
+    "ranks wait as long as if each micro-batch went all the way there and back before the next one":
+        lambda rank, ranks, micro_batches: " ".join(f"F{micro} B{micro}" for micro in range(micro_batches)),
 })
 def _(answer: Callable) -> Iterator[tuple]:
-    sizes = (4, 8), (2, 3), (1, 2), (4, 2), (3, 1), (3, 7), (5, 6), (8, 8), (11, 4), (17, 20)
-    yield from played(answer, sizes, split=False)
+    yield from played(answer, ((4, 8), (1, 2), (4, 2), (3, 1), (3, 7), (11, 4), (17, 20)), split=False)
     yield "", "The smallest bubble at the least memory, up to 17 ranks."
 
 
@@ -73,20 +69,17 @@ def write_zero_bubble(rank, ranks, micro_batches):
     return " ".join(order)
 
 
-def w_last(rank, ranks, micro_batches):
-    return " ".join([write_1f1b(rank, ranks, micro_batches), *(f"W{micro}" for micro in range(micro_batches))])
-
-
 def w_at_once(rank, ranks, micro_batches):
     order = write_1f1b(rank, ranks, micro_batches).split()
     return " ".join(f"{word} W{word[1:]}" if word[0] == "B" else word for word in order)
 
 
 @exercise(write_zero_bubble, mistakes={
-    "this rank does its first W after its last F, so it holds all micro-batches until then": w_last,
+    "this rank does its first W after its last F, so it holds all micro-batches until then":
+        lambda rank, ranks, micro_batches: " ".join(
+            [write_1f1b(rank, ranks, micro_batches), *(f"W{micro}" for micro in range(micro_batches))]),
     "ranks wait as long as if every W came right after its B. On the last ranks others wait for the next B": w_at_once,
 })
 def _(answer: Callable) -> Iterator[tuple]:
-    sizes = (4, 8), (2, 3), (1, 2), (1, 1), (4, 4), (3, 7), (5, 6), (8, 8), (11, 13)
-    yield from played(answer, sizes, split=True)
+    yield from played(answer, ((4, 8), (1, 1), (4, 4), (3, 7), (5, 6), (11, 13)), split=True)
     yield "", "A third of 1F1B's waiting, and no rank holds more than rank 0 does with 1F1B."

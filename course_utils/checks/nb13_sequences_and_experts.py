@@ -14,18 +14,12 @@ from ..ranks.traffic import Traffic
 from .compare import AtMost, kind
 from .exercise import exercise
 
-PARTS = (  # words, (…, n, d), scale and middle of the scores, parts that every second query sees nothing of, type, tol
-    ("scores around 0", (2, 3, 4, 6), 1, 0, "", torch.float32, 1e-5),
-    ("two dimensions, one query", (1, 5), 1, 0, "", torch.float32, 1e-5),
-    ("five dimensions", (2, 1, 3, 7, 1), 3, 0, "", torch.float32, 1e-5),
-    ("scores around 1000", (3, 5, 4), 5, 1000, "", torch.float32, 1e-3),
-    ("scores around -1000", (3, 5, 4), 5, -1000, "", torch.float32, 1e-3),
-    ("scores from -300 to 300", (2, 3, 4, 6), 100, 0, "", torch.float32, 1e-3),
-    ("nothing seen in part a by some queries", (2, 5, 3), 1, 0, "a", torch.float32, 1e-5),
-    ("nothing seen in part b by some queries", (2, 5, 3), 1, 0, "b", torch.float32, 1e-5),
-    ("nothing seen in both parts by some queries", (2, 5, 3), 1, 0, "ab", torch.float32, 1e-5),
-    ("float64", (2, 3, 4, 6), 1, 0, "", torch.float64, 1e-5),
-    ("out in bfloat16, lse in float32", (2, 3, 4, 6), 1, 0, "", torch.bfloat16, 0.05),
+PARTS = (  # words, (…, n, d), the largest middle of a query's scores, some queries see nothing, type of out, tol
+    ("scores around 0", (2, 3, 4, 6), 0, False, torch.float32, 1e-5),
+    ("two dimensions, one query, float64", (1, 5), 0, False, torch.float64, 1e-5),
+    ("five dimensions, scores from -1000 to 1000", (2, 1, 3, 5, 4), 1000, False, torch.float32, 1e-3),
+    ("nothing seen in a part, or in both, by some queries", (2, 7, 3), 0, True, torch.float32, 1e-5),
+    ("out in bfloat16, lse in float32", (2, 3, 4, 6), 0, False, torch.bfloat16, 0.05),
 )
 
 
@@ -34,13 +28,14 @@ def attention(s: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return s.softmax(-1).nan_to_num() @ v, s.logsumexp(-1)
 
 
-def two_parts(shape: tuple, scale: float, middle: float, unseen: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def two_parts(shape: tuple, largest: float, unseen: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Scores and values of parts with three and five keys, in float64."""
     draw, parts = torch.Generator().manual_seed(30), []
-    for name, keys in (("a", 3), ("b", 5)):
-        s = torch.randn(*shape[:-1], keys, generator=draw, dtype=torch.float64) * scale + middle
-        if name in unseen:
-            s[..., ::2, :] = -torch.inf
+    for keys, every in ((3, 2), (5, 3)):
+        s = torch.randn(*shape[:-1], keys, generator=draw, dtype=torch.float64)
+        s += largest * torch.linspace(-1, 1, shape[-2])[:, None]
+        if unseen:
+            s[..., ::every, :] = -torch.inf
         parts.append((s, torch.randn(*shape[:-2], keys, shape[-1], generator=draw, dtype=torch.float64)))
     return parts
 
@@ -50,10 +45,6 @@ def merge_outputs(out_a, lse_a, out_b, lse_b):
     lse = torch.stack([lse_a, lse_b])
     share_a, share_b = lse.softmax(0).nan_to_num().unsqueeze(-1)  # nan where both are -inf
     return (out_a * share_a + out_b * share_b).to(out_a.dtype), torch.logaddexp(lse_a, lse_b)
-
-
-def mean_of_both(out_a, lse_a, out_b, lse_b):
-    return (out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)
 
 
 def by_exp(out_a, lse_a, out_b, lse_b):
@@ -67,40 +58,32 @@ def by_differences(out_a, lse_a, out_b, lse_b):
 
 
 @exercise(merge_outputs, mistakes={
-    "this is the mean of both outputs. A part counts by its share of the sum, e^lse": mean_of_both,
+    "this is the mean of both outputs. A part counts by its share of the sum, e^lse":
+        lambda out_a, lse_a, out_b, lse_b: ((out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)),
     "e^1000 is inf and e^-1000 is 0: only differences of the lse may go into an exp": by_exp,
     "(-inf) - (-inf) is nan, and so is 0 / 0; a query that saw nothing has the output 0": by_differences,
 })
 def _(answer: Callable) -> Iterator[tuple]:
-    for words, shape, scale, middle, unseen, dtype, tol in PARTS:
-        (out_a, lse_a), (out_b, lse_b) = (attention(*part) for part in two_parts(shape, scale, middle, unseen))
+    for words, *case, dtype, tol in PARTS:
+        (out_a, lse_a), (out_b, lse_b) = (attention(*part) for part in two_parts(*case))
         lse_type = torch.float32 if dtype == torch.bfloat16 else dtype
         given = out_a.to(dtype), lse_a.to(lse_type), out_b.to(dtype), lse_b.to(lse_type)
         found = answer(*given)
         pair = isinstance(found, (tuple, list)) and len(found) == 2
         yield f"{words}: what comes back", "(out, lse)" if pair else kind(found)
         yield f"{words}: out", found[0], tol
-        yield f"{words}: lse", found[1], max(tol, 1e-5)
-        yield f"{words}: what was given, which is still needed for the next part", list(given)
+        yield f"{words}: lse", found[1], tol
+        yield f"{words}: what was given, afterwards", list(given)
     yield "", "With two to five dimensions, scores of ±1,000, and queries that see nothing."
 
 
 WIDTH, COUNTS = 64, 400  # numbers of a token; bytes that the counts of tokens may take
 
 
-class Expert(nn.Module):
-    """A rank's expert, the same wherever it is made; it counts the tokens that come."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        draw = torch.Generator().manual_seed(100 + rank)
-        self.matrix = nn.Parameter(torch.randn(WIDTH, WIDTH, generator=draw).to(pick()) / 4)
-        self.tokens = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, WIDTH) -> (N, WIDTH)"""
-        self.tokens += len(x)
-        return torch.tanh(x @ self.matrix) + x
+def expert_of(rank: int) -> nn.Module:
+    """(N, WIDTH) -> (N, WIDTH), the same wherever it is made."""
+    torch.manual_seed(100 + rank)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).to(pick())
 
 
 def routes(ranks: int) -> dict[str, list[torch.Tensor]]:
@@ -111,9 +94,8 @@ def routes(ranks: int) -> dict[str, list[torch.Tensor]]:
         return torch.rand(tokens, among, generator=draw).argsort(1)[:, :k].contiguous()
 
     return {
-        "one expert a token": [choose(6 + rank, 1, ranks) for rank in range(ranks)],
-        "all experts for each token": [choose(8 - rank, ranks, ranks) for rank in range(ranks)],
         "an expert that nobody wants": [choose(7, 1, ranks - 1) for _ in range(ranks)],
+        "all experts for each token": [choose(8 - rank, ranks, ranks) for rank in range(ranks)],
         "a rank without tokens": [choose(0 if rank == 1 else 5, 2, ranks) for rank in range(ranks)],
     }
 
@@ -138,38 +120,30 @@ def to_experts(x, chosen, weights, expert):
     return (results[order.argsort()].unflatten(0, (-1, k)) * weights.unsqueeze(-1)).sum(1)
 
 
-def without_weights(x, chosen, weights, expert):
-    return to_experts(x, chosen, weights * 0 + 1, expert)
-
-
-def first_choice(x, chosen, weights, expert):
-    return to_experts(x, chosen[:, :1], weights[:, :1], expert)
-
-
-def cut_off(x, chosen, weights, expert):
-    return to_experts(x.detach(), chosen, weights, expert)
-
-
 @exercise(to_experts, ranks=(2, 3, 4), mistakes={
-    "every result counts alike here, and is to count times weights[i, j]": without_weights,
-    "only the first expert of each token counts; the others' results are to be added": first_choice,
+    "every result counts alike here, and is to count times weights[i, j]":
+        lambda x, chosen, weights, expert: to_experts(x, chosen, weights * 0 + 1, expert),
+    "only the first expert of each token counts; the others' results are to be added":
+        lambda x, chosen, weights, expert: to_experts(x, chosen[:, :1], weights[:, :1], expert),
     "none comes back to x. It is cut off by `detach`, or by `dist.all_to_all_single`, which autograd does not know; "
-    "`all_to_all_single_autograd` is known to it": cut_off,
+    "`all_to_all_single_autograd` is known to it":
+        lambda x, chosen, weights, expert: to_experts(x.detach(), chosen, weights, expert),
 })
 def _(answer: Callable) -> Iterator[tuple]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for case, chosen_by in routes(ranks).items():
-        (x, chosen, weights), expert = tokens_of(rank, chosen_by[rank]), Expert(rank)
+        (x, chosen, weights), expert, came = tokens_of(rank, chosen_by[rank]), expert_of(rank), [0]
+        expert.register_forward_pre_hook(lambda module, args, came=came: came.append(len(args[0])))
         with Traffic() as traffic:
             y = answer(x, chosen, weights, expert)
         yield f"{case}: what is returned", y, 1e-4
         yield f"{case}: what was given, afterwards", [x, chosen, weights]
         wanted = sum(int((each == rank).sum()) for each in chosen_by)
-        yield f"{case}: tokens that this rank's expert computes", expert.tokens
+        yield f"{case}: tokens that this rank's expert computes", sum(came)
         most = 4 * WIDTH * (chosen.numel() + wanted) + COUNTS
         yield f"{case}: bytes sent, of tokens, results and counts", AtMost(traffic.bytes.total(), most)
         y.square().sum().backward()
-        for name, leaf in (("x", x), ("weights", weights), ("the expert's matrix", expert.matrix)):
+        for name, leaf in (("x", x), ("weights", weights), ("the expert's weight", expert[0].weight)):
             # None is no gradient, and so is 0: of an expert that nobody chose.
             yield f"{case}: the gradient of {name}", torch.zeros_like(leaf) if leaf.grad is None else leaf.grad, 1e-3
     yield "", "Right on 2, 3 and 4 ranks, gradients included; each token travels only to its experts and back."

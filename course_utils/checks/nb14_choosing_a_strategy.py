@@ -28,13 +28,10 @@ def data_first(rank, dp, tp, pp):
     return swapped | {"tensor": swapped["data"], "data": swapped["tensor"]}
 
 
-def without_itself(rank, dp, tp, pp):
-    return {axis: [other for other in ranks if other != rank] for axis, ranks in groups(rank, dp, tp, pp).items()}
-
-
 @exercise(groups, mistakes={
     "here ranks run along `data` first; they are to run along `tensor` first, then `data`, then `pipeline`": data_first,
-    "a rank is in its own groups, too": without_itself,
+    "a rank is in its own groups, too": lambda rank, *sizes: {
+        axis: [other for other in ranks if other != rank] for axis, ranks in groups(rank, *sizes).items()},
 })
 def _(answer: Callable) -> Iterator[tuple]:
     every = [(rank, dp, tp, pp) for dp, tp, pp in SHAPES for rank in range(dp * tp * pp)]
@@ -63,17 +60,14 @@ def within_budget(model, cluster, devices, batch, most_sent):
     raise planner.DoesNotFit("No plan keeps to the budget.")
 
 
-def without_budget(model, cluster, devices, batch, most_sent):
-    return planner.plans(model, cluster, devices=devices, batch=batch)[0].plan
-
-
 def largest_kind(model, cluster, devices, batch, most_sent):
     costs = planner.plans(model, cluster, devices=devices, batch=batch)
     return next(found.plan for found in costs if found.fits and max(found.sent.values()) <= most_sent)
 
 
 @exercise(within_budget, mistakes={
-    "as much as the fastest plan that fits sends, whatever the budget": without_budget,
+    "as much as the fastest plan that fits sends, whatever the budget":
+        lambda model, cluster, devices, batch, _: planner.plans(model, cluster, devices=devices, batch=batch)[0].plan,
     "the budget is for the sum of all kinds of messages": largest_kind,
 })
 def _(answer: Callable) -> Iterator[tuple]:

@@ -8,8 +8,6 @@ from torch.nn.functional import cross_entropy
 
 from course_utils.checks.nb03_memory import backward_in_pieces, predict_peak
 
-# -- predict_peak ------------------------------------------------------------------------------------------------------
-
 
 def by_module(widths, rows):
     layers = [torch.nn.Linear(a, b, device="meta") for a, b in itertools.pairwise(widths)]
@@ -27,9 +25,6 @@ def empties_the_list(widths, rows):
     peak = predict_peak(widths, rows)
     widths.pop()
     return peak
-
-
-# -- backward_in_pieces ------------------------------------------------------------------------------------------------
 
 
 def cut(x, y, most):
@@ -77,13 +72,10 @@ def also_a_step(model, *given):
 RIGHT = {"predict_peak": [by_module, with_numpy], "backward_in_pieces": [by_index, with_autograd_grad]}
 WRONG = {
     "predict_peak": [
-        lambda widths, rows: predict_peak(widths, rows) + 8 * rows * (max(widths[1:-1]) - widths[-2]),
-        lambda widths, rows: predict_peak(widths, rows) - 8 * rows * widths[-2],
-        empties_the_list, lambda *given: f"{predict_peak(*given)} bytes",
+        lambda widths, rows: predict_peak(widths, rows) + 8 * rows * (max(widths[1:-1]) - widths[-2]), empties_the_list,
     ],
     "backward_in_pieces": [
         one_backward_at_the_end, also_a_step,
-        lambda model, loss_of, x, y, most: backward_in_pieces(model, loss_of, x, y, len(x)),
         lambda model, loss_of, *given: backward_in_pieces(model, cross_entropy, *given),
         lambda model, *given: backward_in_pieces(model.eval(), *given),
     ],

@@ -37,10 +37,6 @@ def trained(model):
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def by_name(model):
-    return [p for _, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
-
-
 def averaged(parameters):
     bucket = reduced(torch.cat([p.grad.flatten() for p in parameters])) / dist.get_world_size()
     for p, mean in zip(parameters, bucket.split([p.numel() for p in parameters]), strict=True):
@@ -83,8 +79,7 @@ RIGHT = {
 }
 WRONG = {
     "replicas_equal": [of_all(lambda model: flat(model).sort().values), is_the_mean,
-                       of_all(lambda model: model.zero_grad() or flat(model)),
-                       of_all(lambda model: torch.cat([p.flatten() for p in trained(model)]))],
-    "hand_ddp": [hooked(start=lambda model: model.parameters()), hooked(send=a_message_each), hooked(which=by_name),
+                       of_all(lambda model: model.zero_grad() or flat(model))],
+    "hand_ddp": [hooked(start=lambda model: model.parameters()), hooked(send=a_message_each),
                  hooked(is_last=lambda mine: all(p.grad is not None for p in mine))],
 }

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import os
 import random
 import time
 
@@ -27,9 +26,6 @@ def step(model, optimizer, x, y, *, scale=1.0):
     optimizer.zero_grad()
     (scale * cross_entropy(model(x.to(pick())), y.to(pick()))).backward()
     optimizer.step()
-
-
-# -- train_epochs ------------------------------------------------------------------------------------------------------
 
 
 def epochs(begin=lambda sampler, epoch: sampler.set_epoch(epoch), *, shuffle=None, wrap=True, **options):
@@ -66,13 +62,6 @@ def dealt_anew(rows, epoch):
 def own_share_shuffled(rows, epoch):
     mine = [*range(rows)][dist.get_rank() :: dist.get_world_size()]
     return random.Random(epoch).sample(mine, len(mine))
-
-
-def left_alone(sampler, epoch):
-    pass
-
-
-# -- train_uneven ------------------------------------------------------------------------------------------------------
 
 
 def most(batches):
@@ -114,9 +103,6 @@ def the_last_ones_alone(batches):
     return model.module
 
 
-# -- train_in_pieces ---------------------------------------------------------------------------------------------------
-
-
 def accumulate(*, clear=True, divide=len, alone=lambda i, n: i < n - 1):
     def train_in_pieces(model, optimizer, pieces):
         if clear:
@@ -145,18 +131,7 @@ def empties_the_list(model, optimizer, pieces):
     pieces.clear()
 
 
-# -- train_and_save ----------------------------------------------------------------------------------------------------
-
-
-def plain(model, path):
-    torch.save(model.module.state_dict(), path)
-
-
-def wrapped(model, path):
-    torch.save(model.state_dict(), path)
-
-
-def saved(write=plain, *, wait=dist.barrier, before=lambda: None):
+def saved(write=lambda model, path: torch.save(model.module.state_dict(), path), wait=dist.barrier, before=int):
     """train_and_save: rank 0 writes, all `wait`, then load."""
 
     def train_and_save(batches, path):
@@ -172,11 +147,6 @@ def saved(write=plain, *, wait=dist.barrier, before=lambda: None):
     return train_and_save
 
 
-def renamed(model, path):
-    torch.save(dict(model.module.state_dict()), f"{path}.new")
-    os.replace(f"{path}.new", path)
-
-
 def to_an_open_file(model, path):
     with open(path, "wb") as file:
         torch.save(model.module.state_dict(), file)
@@ -187,16 +157,16 @@ RIGHT = {
     "train_uneven": [padded_with_nothing,
                      uneven(train_on=lambda batches: [batches[i % len(batches)] for i in range(most(batches))])],
     "train_in_pieces": [in_one, accumulate()],
-    "train_and_save": [saved(to_an_open_file, wait=lambda: dist.all_reduce(torch.ones(1, device=pick()))),
-                       saved(renamed)],
+    "train_and_save": [saved(), saved(to_an_open_file, wait=lambda: dist.all_reduce(torch.ones(1, device=pick())))],
 }
 WRONG = {
-    "train_epochs": [epochs(left_alone), from_subsets(own_share_shuffled), epochs(left_alone, shuffle=True),
-                     epochs(wrap=False)],
+    "train_epochs": [epochs(lambda sampler, epoch: None), from_subsets(own_share_shuffled),
+                     epochs(lambda sampler, epoch: None, shuffle=True), epochs(wrap=False)],
     "train_uneven": [the_last_ones_alone, uneven(train_on=of_everybody), uneven(lambda model: model.no_sync()),
                      uneven(train_on=lambda batches: batches[:1])],
-    "train_in_pieces": [accumulate(divide=lambda pieces: 1), divides_the_rate, accumulate(clear=False),
-                        accumulate(alone=lambda i, n: False), empties_the_list],
+    "train_in_pieces": [divides_the_rate, accumulate(clear=False), accumulate(alone=lambda i, n: False),
+                        empties_the_list],
     "train_and_save": [saved(wait=lambda: None), saved(before=dist.barrier, wait=lambda: None),
-                       saved(wait=lambda: time.sleep(1)), saved(wrapped)],
+                       saved(wait=lambda: time.sleep(1)),
+                       saved(lambda model, path: torch.save(model.state_dict(), path))],
 }

@@ -1,13 +1,14 @@
 """Answers to the exercises of notebook 08."""
 
 import heapq
+import itertools
 from fractions import Fraction
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from course_utils.checks.nb08_sharding import deal_parameters, zero_bytes
+from course_utils.checks.nb08_sharding import deal_parameters, largest, zero_bytes
 
 
 def kept_and_cut(parameters, ranks, stage):
@@ -23,39 +24,21 @@ def whole_parameters_only(parameters, ranks, stage):
     return zero_bytes(1, 1, 3) * (parameters // ranks) if stage == 3 else zero_bytes(parameters, ranks, stage)
 
 
-def in_order(sizes, ranks, order=lambda sizes: range(len(sizes))):
+def in_order(sizes, ranks, order=range):
     """Each to the rank with the least so far, in this order."""
     owners, loads = np.zeros(len(sizes), int), [(0, rank) for rank in range(ranks)]
-    for i in order(sizes):
+    for i in order(len(sizes)):
         load, owners[i] = heapq.heappop(loads)
         heapq.heappush(loads, (load + sizes[i], owners[i]))
     return owners
 
 
-def largest_first(sizes, ranks):
-    return in_order(sizes, ranks, np.argsort)[::-1]
-
-
 def by_heap(sizes, ranks):
-    return in_order(sizes, ranks, lambda sizes: np.argsort(sizes)[::-1])
+    return in_order(sizes, ranks, lambda _: np.argsort(sizes)[::-1])
 
 
 def best_of_all(sizes, ranks):
-    """Every way to deal, without symmetric ones: never worse than the largest first."""
-    best = sum(sizes) + 1, []
-
-    def deal(owners, loads):
-        nonlocal best
-        if max(loads) >= best[0]:
-            return
-        if len(owners) == len(sizes):
-            best = max(loads), owners
-            return
-        for rank in range(min(ranks, max(owners, default=-1) + 2)):
-            deal([*owners, rank], [load + sizes[len(owners)] * (r == rank) for r, load in enumerate(loads)])
-
-    deal([], [0] * ranks)
-    return best[1]
+    return min(itertools.product(range(ranks), repeat=len(sizes)), key=lambda owners: largest(sizes, owners))
 
 
 def sorts_what_it_got(sizes, ranks):
@@ -70,7 +53,7 @@ def averaged(parameters):
         p.grad /= dist.get_world_size()
 
 
-def sharded(deal=deal_parameters, average=averaged, make_all=False, send=True):
+def sharded(deal=deal_parameters, average=averaged, make_all=False):
     """A shard_optimizer with one thing another way."""
 
     def shard_optimizer(parameters, make):
@@ -86,8 +69,7 @@ def sharded(deal=deal_parameters, average=averaged, make_all=False, send=True):
             for p, owner in zip(trained, owners, strict=True):
                 if make_all and owner != dist.get_rank():
                     optimizer and optimizer.state.pop(p, None)
-                if send:
-                    dist.broadcast(p.detach(), src=int(owner))
+                dist.broadcast(p.detach(), src=int(owner))
 
         return step
 
@@ -140,10 +122,10 @@ WRONG = {
         lambda parameters, ranks, stage: None if stage == 3 else zero_bytes(parameters, ranks, stage),
     ],
     "deal_parameters": [
-        in_order, sorts_what_it_got, largest_first, lambda sizes, ranks: [owner + 1 for owner in by_heap(sizes, ranks)],
+        in_order, sorts_what_it_got, lambda sizes, ranks: [owner + 1 for owner in by_heap(sizes, ranks)],
+        lambda sizes, ranks: by_heap(sizes, ranks)[::-1],
     ],
     "shard_optimizer": [
-        sharded(make_all=True), in_flat_pieces, sharded(in_order), sharded(send=False),
-        sharded(average=lambda trained: None),
+        sharded(make_all=True), in_flat_pieces, sharded(in_order), sharded(average=lambda trained: None),
     ],
 }

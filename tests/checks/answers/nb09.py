@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import distribute_tensor
 
 from course_utils import pick
@@ -85,8 +85,7 @@ RIGHT = {
 }
 WRONG = {
     "choose_units": [
-        units(by(4)), units(by(8)), never_synchronised, units(by(2), root=False),
-        units(by(2), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)),
+        units(by(4)), never_synchronised, units(by(2), root=False),
     ],
     "start_sharded": [
         whole_first, frozen, only_dtensors, own_rows(lambda whole, part, start: whole[: len(part)]),

@@ -6,12 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from course_utils.checks.nb10_model_parallel import balance, idle_shares
-
-
-def others_over_all(forward, backward):
-    total = sum(forward) + sum(backward)
-    return tuple((total - f - b) / total for f, b in zip(forward, backward, strict=True))
+from course_utils.checks.nb10_model_parallel import balance, stage_costs
 
 
 def with_numpy(forward, backward):
@@ -36,20 +31,9 @@ def shares_of_each_pass(forward, backward):
     return [1 - (f / sum(forward) + b / sum(backward)) / 2 for f, b in zip(forward, backward, strict=True)]
 
 
-def by_bisection(costs, stages):
-    """The least limit under which filling each stage needs no more of them than there are."""
-
-    def filled(limit):
-        counts, room = [0], 0
-        for i, cost in enumerate(costs):
-            if counts[-1] and (room + cost > limit or len(costs) - i <= stages - len(counts)):
-                counts.append(0)
-                room = 0
-            counts[-1] += 1
-            room += cost
-        return counts
-
-    return next(counts for limit in range(max(costs), sum(costs) + 1) if len(counts := filled(limit)) == stages)
+def of_all_counts(costs, stages):
+    counts = itertools.product(range(1, len(costs) + 1), repeat=stages)
+    return min((way for way in counts if sum(way) == len(costs)), key=lambda way: max(stage_costs(costs, way)))
 
 
 def by_recursion(costs, stages):
@@ -73,24 +57,16 @@ def least_variance(costs, stages):
     return [len(part) for part in min(ways, key=lambda way: np.var([part.sum() for part in way]))]
 
 
-def largest_alone(costs, stages):
-    cuts = sorted(sorted(range(1, len(costs)), key=lambda i: -costs[i])[: stages - 1])
-    return [b - a for a, b in itertools.pairwise([0, *cuts, len(costs)])]
-
-
 def sorts_them(costs, stages):
     costs.sort(reverse=True)
     return balance(costs, stages)
 
 
-RIGHT = {"idle_shares": [with_fractions, with_numpy, others_over_all], "balance": [by_bisection, by_recursion]}
+RIGHT = {"idle_shares": [with_fractions, with_numpy], "balance": [of_all_counts, by_recursion]}
 WRONG = {
-    "idle_shares": [
-        shares_of_each_pass, uses_up, lambda forward, backward: 1 - 1 / len(forward),
-        lambda forward, backward: idle_shares(forward, forward), lambda forward, backward: [0.5, 0.5],
-    ],
+    "idle_shares": [shares_of_each_pass, uses_up],
     "balance": [
-        sorts_them, least_variance, equal_counts, largest_alone, lambda costs, stages: [len(costs) / stages] * stages,
+        sorts_them, least_variance, equal_counts,
         lambda costs, stages: [0, *[1] * (stages - 2), len(costs) - stages + 2] if stages > 1 else [len(costs)],
     ],
 }

@@ -19,16 +19,6 @@ def by_torch(module, plan, **options):
     return parallelize_module(module, mesh, plan, **{"src_data_rank": None, **options})
 
 
-def mlp(leave, of_bias=0, enter=fan_out):
-    """`leave(partial sum, bias)`, with a part of the bias in the partial sum."""
-
-    def in_two_parts(x, up, down):
-        hidden = gelu(enter(x) @ mine(up.weight).T + mine(up.bias))
-        return leave(linear(hidden, mine(down.weight, 1), down.bias * of_bias / dist.get_world_size()), down.bias)
-
-    return in_two_parts
-
-
 def every_nth(x, up, down):
     nth = slice(dist.get_rank(), None, dist.get_world_size())
     hidden = gelu(linear(fan_out(x), up.weight[nth], up.bias[nth]))
@@ -45,24 +35,23 @@ def plan_that_sends_weights(x, up, down):
     return down(gelu(by_torch(up, ColwiseParallel(), src_data_rank=0)(x)))
 
 
-def unknown_to_autograd(partial, bias):
-    total = partial.detach()
+def unknown_to_autograd(x, up, down):
+    total = linear(gelu(linear(x, mine(up.weight), mine(up.bias))), mine(down.weight, 1)).detach()
     dist.all_reduce(total)
-    return total + bias
+    return total + down.bias
 
 
 def whole_hidden(x, up, down):
     return Rows(down)(mine(gelu(up(fan_out(x))), -1))
 
 
-def heads(of=mine, is_causal=True, share=False):
+def heads(of=mine, is_causal=True):
     def by_heads(x, attention):
         x, parts = fan_out(x), (attention.q, attention.k, attention.v)
         q, k, v = (linear(x, of(part.weight), of(part.bias)).unflatten(-1, (-1, attention.head)).transpose(1, 2)
                    for part in parts)
         mixed = scaled_dot_product_attention(q, k, v, is_causal=is_causal).transpose(1, 2).flatten(2)
-        out, bias, ranks = mine(attention.out.weight, 1), attention.out.bias, dist.get_world_size()
-        return add_up(linear(mixed, out, bias / ranks)) if share else add_up(linear(mixed, out)) + bias
+        return add_up(linear(mixed, mine(attention.out.weight, 1))) + attention.out.bias
 
     return by_heads
 
@@ -83,16 +72,13 @@ def attention_with_a_plan(x, attention):
 
 
 RIGHT = {
-    "mlp_part": [every_nth, with_a_plan, mlp(lambda partial, bias: add_up(partial) + bias)],
-    "attention_part": [head_by_head, attention_with_a_plan, lambda x, attention: split(attention)(fan_out(x))],
+    "mlp_part": [every_nth, with_a_plan],
+    "attention_part": [head_by_head, attention_with_a_plan],
 }
 WRONG = {
-    "mlp_part": [
-        mlp(lambda partial, bias: add_up(partial), of_bias=1), mlp(unknown_to_autograd), whole_hidden,
-        plan_that_sends_weights, mlp(lambda partial, bias: (add_up(partial) + bias).detach()),
-    ],
+    "mlp_part": [unknown_to_autograd, whole_hidden, plan_that_sends_weights],
     "attention_part": [
-        heads(share=True), heads(is_causal=False), heads(lambda part: part.chunk(dist.get_world_size())[0]),
-        lambda x, attention: split(attention, as_it_is)(x),
+        lambda x, attention: split(attention, as_it_is)(x), heads(lambda part: part.chunk(dist.get_world_size())[0]),
+        heads(is_causal=False),
     ],
 }

@@ -2,8 +2,6 @@
 
 from course_utils.checks.nb12_pipeline_parallel import forwards_first, write_1f1b, write_zero_bubble
 
-# -- 1F1B --------------------------------------------------------------------------------------------------------------
-
 
 def by_what_it_holds(rank, ranks, micro_batches):
     done, order = {"F": 0, "B": 0}, []
@@ -20,19 +18,6 @@ def last_micro_batch_first(rank, ranks, micro_batches):
     return " ".join(sorted(when, key=when.get))
 
 
-def ahead_by(ahead):
-    """1F1B that does so many forwards ahead."""
-
-    def write_1f1b(rank, ranks, micro_batches):
-        first = min(ahead(rank, ranks), micro_batches)
-        words = [f"F{k}" for k in range(first)]
-        for k in range(micro_batches):
-            words += [f"B{k}"] + [f"F{k + first}"] * (k + first < micro_batches)
-        return " ".join(words)
-
-    return write_1f1b
-
-
 def with_too_many(rank, ranks, micro_batches):
     return " ".join([f"F{k}" for k in range(ranks - rank)] + [f"B{k}" for k in range(micro_batches)])
 
@@ -41,21 +26,10 @@ def up_to_four_ranks(rank, ranks, micro_batches):
     return (write_1f1b if ranks <= 4 else forwards_first)(rank, ranks, micro_batches)
 
 
-def on_rank_0_only(rank, ranks, micro_batches):
-    return None if rank else write_1f1b(rank, ranks, micro_batches)
-
-
-def a_list(rank, ranks, micro_batches):
-    return write_1f1b(rank, ranks, micro_batches).split()
-
-
 def never_ends(rank, ranks, micro_batches):
     words = []
     while len(words) >= 0:
         words = ["F0"]
-
-
-# -- zero-bubble -------------------------------------------------------------------------------------------------------
 
 
 def when_there_is_no_room(rank, ranks, micro_batches):
@@ -83,26 +57,15 @@ def late_by(late, tail=iter):
     return write_zero_bubble
 
 
-def w_before_b(rank, ranks, micro_batches):
-    return write_zero_bubble(rank, ranks, micro_batches).replace("B0 W0", "W0 B0")
-
-
-def last_w_missing(rank, ranks, micro_batches):
-    return write_zero_bubble(rank, ranks, micro_batches).removesuffix(f" W{micro_batches - 1}")
-
-
 RIGHT = {
     "write_1f1b": [by_what_it_holds, last_micro_batch_first],
     "write_zero_bubble": [when_there_is_no_room, late_by(lambda rank, ranks: rank, tail=reversed)],
 }
 WRONG = {
-    "write_1f1b": [
-        up_to_four_ranks, with_too_many, on_rank_0_only, a_list, never_ends, ahead_by(lambda rank, ranks: rank + 1),
-        ahead_by(lambda rank, ranks: ranks - rank + 1), ahead_by(lambda rank, ranks: max(1, ranks - rank - 1)),
-    ],
+    "write_1f1b": [up_to_four_ranks, with_too_many, lambda *given: write_1f1b(*given).split(), never_ends],
     "write_zero_bubble": [
-        write_1f1b, late_by(lambda rank, ranks: ranks - 1 - rank), late_by(lambda rank, ranks: 1), w_before_b,
-        last_w_missing,
+        write_1f1b, late_by(lambda rank, ranks: ranks - 1 - rank),
+        lambda *given: write_zero_bubble(*given).replace("B0 W0", "W0 B0"),
     ],
 }
 HANGS = {never_ends}

@@ -1,22 +1,10 @@
 """Answers to the exercises of notebook 14."""
 
-from collections import OrderedDict
-from itertools import product
-
 import numpy as np
 import torch
 
 from course_utils import planner
-from course_utils.checks.nb14_choosing_a_strategy import groups, within_budget
-
-# -- groups ------------------------------------------------------------------------------------------------------------
-
-
-def by_numpy(rank, dp, tp, pp):
-    ranks = np.arange(dp * tp * pp).reshape(pp, dp, tp)
-    stage, replica, part = np.unravel_index(rank, ranks.shape)
-    tensor, data, pipeline = ranks[stage, replica], tuple(ranks[stage, :, part]), [*ranks[:, replica, part]]
-    return OrderedDict(data=data, tensor=tensor, pipeline=pipeline)
+from course_utils.checks.nb14_choosing_a_strategy import groups
 
 
 def by_torch(rank, dp, tp, pp):
@@ -31,14 +19,6 @@ def by_steps(rank, dp, tp, pp):
             "pipeline": range(rank % (dp * tp), dp * tp * pp, dp * tp)}
 
 
-def by_product(rank, dp, tp, pp):
-    places = list(product(range(pp), range(dp), range(tp)))
-    mine, found = places[rank], {}
-    for i, axis in enumerate(("pipeline", "data", "tensor")):
-        found[axis] = [r for r, other in enumerate(places) if other[:i] + other[i + 1 :] == mine[:i] + mine[i + 1 :]]
-    return found
-
-
 def each(change):
     """The right groups, with one thing changed in each of them."""
     return lambda rank, dp, tp, pp: {axis: change(rank, ranks) for axis, ranks in groups(rank, dp, tp, pp).items()}
@@ -46,17 +26,6 @@ def each(change):
 
 def of_eight(rank, dp, tp, pp):
     return {"tensor": sorted([rank, rank ^ 1]), "data": sorted([rank, rank ^ 2]), "pipeline": sorted([rank, rank ^ 4])}
-
-
-def on_rank_0_only(rank, dp, tp, pp):
-    return None if rank else groups(rank, dp, tp, pp)
-
-
-def without_remainder(rank, dp, tp, pp):
-    return groups(rank, dp, tp, pp) | {"tensor": [rank // tp * tp + i for i in range(dp)]}
-
-
-# -- budget ------------------------------------------------------------------------------------------------------------
 
 
 def costs(model, cluster, devices, batch):
@@ -86,31 +55,20 @@ def first_that(keeps):
     return within_budget
 
 
-def fastest_that_sends_little(model, cluster, devices, batch, most_sent):
-    return min(costs(model, cluster, devices, batch), key=lambda c: (total(c) > most_sent, c.step)).plan
-
-
 def sends_least(model, cluster, devices, batch, most_sent):
     return min((c for c in costs(model, cluster, devices, batch) if c.fits), key=total).plan
 
 
-def the_cost(*given):
-    plan = within_budget(*given)
-    return next(cost for cost in costs(*given[:4]) if cost.plan == plan)
+def fastest_that_sends_little(model, cluster, devices, batch, most_sent):
+    return min(costs(model, cluster, devices, batch), key=lambda c: (total(c) > most_sent, c.step)).plan
 
 
-RIGHT = {
-    "groups": [by_numpy, by_torch, by_steps, by_product],
-    "within_budget": [by_minimum, by_numpy_index, first_that(lambda c, most: not total(c) > most)],
-}
+RIGHT = {"groups": [by_torch, by_steps], "within_budget": [by_minimum, by_numpy_index]}
 WRONG = {
-    "groups": [
-        of_eight, each(lambda rank, ranks: [float(r) for r in ranks]), on_rank_0_only, without_remainder,
-        each(lambda rank, ranks: sorted(ranks, key=lambda r: r != rank)), each(lambda rank, ranks: {*ranks}),
-    ],
+    "groups": [of_eight, each(lambda rank, ranks: [float(r) for r in ranks]),
+               each(lambda rank, ranks: sorted(ranks, key=lambda r: r != rank))],
     "within_budget": [
-        sends_least, first_that(lambda c, most: total(c) < most), fastest_that_sends_little, the_cost,
+        sends_least, first_that(lambda c, most: total(c) < most), fastest_that_sends_little,
         first_that(lambda c, most: total(c) <= most and not c.plan.recompute),
-        first_that(lambda c, most: c.sent["data"] + c.sent["pipeline"] <= most), lambda *given: planner.Plan(pp=2),
     ],
 }

@@ -47,16 +47,12 @@ def with_workers(dataset, sampler):
     return DataLoader(dataset, 16, sampler=sampler, num_workers=1, persistent_workers=True)
 
 
-def all_at_once(dataset, sampler):
-    return list(DataLoader(dataset, 16, sampler=sampler))
-
-
-def pieces(scale, *, clear=True, cut=True, together=False, gradients=1):
+def pieces(scale=lambda part, rows, count: part / rows, *, clear=True, together=False, over=lambda x: 1):
     def train_large(model, optimizer, x, y, count):
         if clear:
             optimizer.zero_grad()
         total, kept = 0.0, []
-        for part, labels in zip(x.chunk(count if cut else 1), y.chunk(count if cut else 1), strict=True):
+        for part, labels in zip(x.chunk(count), y.chunk(count), strict=True):
             loss = cross_entropy(model(part), labels)
             kept.append(loss * scale(len(part), len(x), count))
             if not together:
@@ -65,15 +61,11 @@ def pieces(scale, *, clear=True, cut=True, together=False, gradients=1):
         if together:
             sum(kept).backward()
         for p in model.parameters():
-            p.grad /= gradients if gradients == 1 else len(x)
+            p.grad /= over(x)
         optimizer.step()
         return total
 
     return train_large
-
-
-def share(part, rows, count):
-    return part / rows
 
 
 def compiled(ready=lambda x, y: (x, y), compiles=True, **options):
@@ -94,7 +86,7 @@ def filled(to, value=-100):
     return lambda x, y: (pad(x, (0, 0, 0, -len(x) % to)), pad(y, (0, -len(y) % to), value=value))
 
 
-def noisy(loss_of, *, returns=lambda model: model.module):
+def noisy(loss_of):
     """train_noisy with its own loss, or None to leave a step out."""
 
     def train_noisy(batches):
@@ -105,7 +97,7 @@ def noisy(loss_of, *, returns=lambda model: model.module):
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-        return returns(model)
+        return model.module
 
     return train_noisy
 
@@ -131,29 +123,30 @@ RIGHT = {
         lambda layers, ranks: tuple(len(part) for part in np.array_split(range(layers), ranks)),
         lambda layers, ranks: torch.tensor([layers * (r + 1) // ranks - layers * r // ranks for r in range(ranks)]),
     ],
-    "train_large": [pieces(lambda part, rows, count: part, gradients="rows"), pieces(share)],
+    "train_large": [pieces(lambda part, rows, count: part, over=len), pieces()],
     "train_compiled": [compiled(filled(32), dynamic=False), compiled()],
     "train_noisy": [noisy(zero_for_a_broken_batch), noisy(gathered)],
 }
 WRONG = {
     "name_abc": [names("ABC", "stragler"), names("AB", "straggler", "data stall"), names("ABC", 3)],
     "name_defg": [names("DEFG", "wrong loss scale", "no set_epoch", "recompilation", "")],
-    "train_archive": [reading(all_at_once), reading(with_workers, sampler=None), reading(with_workers, fewer=1)],
+    "train_archive": [
+        reading(lambda dataset, sampler: [*DataLoader(dataset, 16, sampler=sampler)]),
+        reading(with_workers, sampler=None), reading(with_workers, fewer=1),
+    ],
     "cut_layers": [
         lambda layers, ranks: [layers // ranks] * ranks, lambda layers, ranks: layers // ranks,
         lambda layers, ranks: [-(-layers // ranks)] * (ranks - 1) + [layers - (ranks - 1) * -(-layers // ranks)],
     ],
     "train_large": [
-        pieces(lambda part, rows, count: 1 / count), pieces(share, together=True), pieces(share, clear=False),
-        pieces(share, cut=False),
+        pieces(lambda part, rows, count: 1 / count), pieces(together=True), pieces(clear=False),
     ],
     "train_compiled": [
         compiled(filled(32, value=0), dynamic=False), compiled(compiles=False), compiled(filled(2), dynamic=False),
     ],
     "train_noisy": [
-        cases.train_noisy, noisy(lambda model, x, y: cross_entropy(model(x), y)),
-        noisy(lambda model, x, y: cross_entropy(model(x.nan_to_num()), y)), noisy(lambda model, x, y: None),
-        noisy(gathered, returns=lambda model: model.state_dict()),
+        cases.train_noisy, noisy(lambda model, x, y: cross_entropy(model(x), y)), noisy(lambda model, x, y: None),
+        noisy(lambda model, x, y: cross_entropy(model(x.nan_to_num()), y)),
     ],
 }
 HANGS = {cases.train_noisy}

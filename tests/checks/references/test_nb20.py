@@ -8,15 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from course_utils import launch
-from course_utils.checks.nb20_capstone import (
-    AGAINST,
-    FAULTS,
-    name_abc,
-    name_defg,
-    train_compiled,
-    train_large,
-    train_noisy,
-)
+from course_utils.checks import nb20_capstone as nb20
 from course_utils.checks.probes import batch, weights
 from course_utils.lessons import cases
 from course_utils.lessons.models import mlp
@@ -36,9 +28,9 @@ def plain(batches):
 
 def test_one_step_of_a_large_batch_and_steps_of_a_compiled_model():
     model, batches = mlp(), [batch(i, rows) for i, rows in enumerate((9, 5, 13))]
-    train_large(model, torch.optim.SGD(model.parameters(), lr=0.1), *batches[0], 4)
+    nb20.train_large(model, torch.optim.SGD(model.parameters(), lr=0.1), *batches[0], 4)
     torch.testing.assert_close(weights(model), plain(batches[:1]))
-    train_compiled(model := mlp(), batches, lambda graph, _: graph.forward)
+    nb20.train_compiled(model := mlp(), batches, lambda graph, _: graph.forward)
     torch.testing.assert_close(weights(model), plain(batches))
 
 
@@ -47,16 +39,16 @@ def test_a_broken_batch_is_left_out_everywhere():
         batches = [batch(step) for step in range(4)]  # alike on both ranks, so that their mean is each one's
         if torch.distributed.get_rank():
             batches[2][0][0] = torch.nan
-        return weights(train_noisy(batches))
+        return weights(nb20.train_noisy(batches))
 
     for end in launch(run, ranks=2, device="cpu", show=False).results:
         torch.testing.assert_close(end, plain(batch(step) for step in (0, 1, 3)))
 
 
 def test_every_wrong_name_has_a_sentence_that_does_not_give_the_right_one_away():
-    for letter, name in (name_abc() | name_defg()).items():
-        assert AGAINST[letter].keys() == FAULTS.keys() - {name}
-        assert not any(name in why for why in AGAINST[letter].values())
+    for letter, name in (nb20.name_abc() | nb20.name_defg()).items():
+        assert nb20.AGAINST[letter].keys() == nb20.FAULTS.keys() - {name}
+        assert not any(name in why for why in nb20.AGAINST[letter].values())
 
 
 def test_the_notebook_shows_the_functions_that_are_sick():
