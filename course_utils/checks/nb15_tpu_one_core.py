@@ -19,6 +19,7 @@ from ..machine import plural
 from ..xla import counters, tolerance
 from .compare import AtMost, kind
 from .exercise import exercise
+from .probes import batch
 
 fresh = itertools.count(1)  # a width that no program of this process has, so that every compile is counted
 
@@ -54,19 +55,11 @@ def remove_recompiles(lines, table):
     return (table[ids] * real).sum(1) / real.sum(1)
 
 
-def filling_counts(lines, table):
-    ids = torch.stack([pad(line, (0, 64 - len(line))) for line in lines])
-    return table[ids.to(table.device)].mean(1)
-
-
-def divided_by_64(lines, table):
-    lengths = torch.tensor([[len(line)] for line in lines]).to(table.device)
-    return remove_recompiles(lines, table) * lengths / 64
-
-
 @exercise(remove_recompiles, here=True, mistakes={
-    "the places that were filled up count in the mean, as if they were character 0": filling_counts,
-    "each sum is divided by 64, not by the length of its line": divided_by_64,
+    "the places that were filled up count in the mean, as if they were character 0": lambda lines, table:
+        table[torch.stack([pad(line, (0, 64 - len(line))) for line in lines]).to(table.device)].mean(1),
+    "each sum is divided by 64, not by the length of its line": lambda lines, table:
+        remove_recompiles(lines, table) * torch.tensor([[len(line) / 64] for line in lines]).to(table.device),
 })
 def _(answer: Callable) -> Iterator[tuple]:
     generator, compiles = torch.Generator().manual_seed(0), 0
@@ -81,8 +74,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"{where}: what it returns", kind(means)
         yield f"{where}: the device of the means", means.device.type
         yield f"{where}: the means, in the first 24 columns", means.detach().cpu().float()[:, :24], tolerance()
-        yield f"{where}: the lines afterwards, which were not to change", lines
-        yield f"{where}: the table afterwards, which was not to change", table.cpu()[:, :24]
+        yield f"{where}: the lines and the table afterwards, which were not to change", [lines, table.cpu()[:, :24]]
         yield f"{where}: whether a program ran on the XLA device", ran.here.executions != 0
         yield f"{where}: downloads from the XLA device", AtMost(ran.here.downloads, 0)
         yield f"programs compiled until {where}, each call with other lengths", AtMost(compiles, 5)
@@ -99,12 +91,9 @@ def read_once(step, batches):
     return torch.stack(losses).tolist()  # the only read
 
 
-def one_graph(step, batches):
-    return torch.stack([step(x, y).detach() for x, y in batches]).tolist()
-
-
 @exercise(read_once, here=True, mistakes={
-    "several steps wait in one graph, which is another program for each number of steps": one_graph,
+    "several steps wait in one graph, which is another program for each number of steps":
+        lambda step, batches: torch.stack([step(x, y).detach() for x, y in batches]).tolist(),
 })
 def _(answer: Callable) -> Iterator[tuple]:
     for steps in (6, 1, 4):
@@ -118,8 +107,7 @@ def _(answer: Callable) -> Iterator[tuple]:
             optimizer.step()
             return loss
 
-        x, y = torch.rand(steps, 16, 64, generator=torch.Generator().manual_seed(steps)), torch.arange(16) % 10
-        batches = [(rows.to(core()), y.to(core())) for rows in x]
+        batches = [tuple(tensor.to(core()) for tensor in batch(number, 16)) for number in range(steps)]
         with counted() as ran:
             losses = answer(step, batches)
         where = plural(steps, "step")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from .. import xla
 from ..errors import CourseError, RankError
@@ -19,6 +19,7 @@ from ..lessons import models
 from ..ranks.run import Run
 from .compare import kind
 from .exercise import exercise
+from .probes import Rows
 
 TPU_STARTS = 180.0  # seconds more
 
@@ -46,20 +47,16 @@ def several() -> int:
     return cores
 
 
-class Watched(Dataset):
-    """Random rows that remember which were read."""
+class Watched(Rows):
+    """It remembers which rows were read."""
 
     def __init__(self, rows: int) -> None:
-        generator = torch.Generator().manual_seed(2)
-        self.x, self.y = torch.rand(rows, 64, generator=generator), torch.randint(10, (rows,), generator=generator)
-        self.read: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self.x)
+        super().__init__(rows)
+        self.seen: set[int] = set()
 
     def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
-        self.read.add(int(row))
-        return self.x[row], self.y[row]
+        self.seen.add(int(row))
+        return super().__getitem__(row)
 
 
 def train_replica(dataset, epochs):
@@ -91,10 +88,9 @@ def replica(dataset, epochs, seed, reduce):
     model = models.mlp(seed=seed * core).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(epochs):
-        for rows in torch.arange(core, len(dataset), cores).split(8):
-            x, y = (torch.stack(values).to(device) for values in zip(*(dataset[row] for row in rows), strict=True))
+        for x, y in DataLoader(dataset, 8, sampler=range(core, len(dataset), cores)):
             optimizer.zero_grad()
-            cross_entropy(model(x), y).backward()
+            cross_entropy(model(x.to(device)), y.to(device)).backward()
             if reduce:
                 xm.reduce_gradients(optimizer)
             optimizer.step()
@@ -102,17 +98,11 @@ def replica(dataset, epochs, seed, reduce):
     return model
 
 
-def apart(dataset, epochs):
-    return replica(dataset, epochs, seed=1, reduce=True)
-
-
-def alone(dataset, epochs):
-    return replica(dataset, epochs, seed=0, reduce=False)
-
-
 @exercise(train_replica, ranks=(3, 2), seconds=60.0, launch=on_cores, unit="core", mistakes={
-    "the replicas begin with different weights: each core keeps its own, and core 0's are to be everyone's": apart,
-    "each core steps with the gradients of its own rows: average them over all cores": alone,
+    "the replicas begin with different weights: each core keeps its own, and core 0's are to be everyone's":
+        lambda dataset, epochs: replica(dataset, epochs, seed=1, reduce=True),
+    "each core steps with the gradients of its own rows: average them over all cores":
+        lambda dataset, epochs: replica(dataset, epochs, seed=0, reduce=False),
 })
 def _(answer: Callable) -> Iterator[tuple]:
     import torch_xla
@@ -124,7 +114,7 @@ def _(answer: Callable) -> Iterator[tuple]:
     torch_xla.sync()
     weights = parameters_to_vector(model.parameters()).detach().cpu() if isinstance(model, nn.Module) else None
     unlike = xm.mesh_reduce("weights", None if weights is None else weights.numpy().tobytes(), set)
-    yield "the rows that it reads, sorted", sorted(dataset.read)
+    yield "the rows that it reads, sorted", sorted(dataset.seen)
     yield "what it returns", "a model" if weights is not None else kind(model)
     yield "the weights after 3 epochs, against those of one process that takes whole batches", weights, xla.tolerance()
     yield "replicas that are unlike, if only in one bit", len(unlike)

@@ -31,10 +31,9 @@ def shard_mlp(mlp, x, mesh):
 def as_multiplied(mlp, x, mesh):
     import torch_xla.distributed.spmd as xs
 
-    xs.mark_sharding(x, mesh, ("data", None))
-    xs.mark_sharding(mlp.up.weight, mesh, (None, "model"))
-    xs.mark_sharding(mlp.up.bias, mesh, ("model",))
-    xs.mark_sharding(mlp.down.weight, mesh, ("model", None))
+    cuts = (x, ("data", None)), (mlp.up.weight, (None, "model")), (mlp.up.bias, ("model",))
+    for tensor, axes in (*cuts, (mlp.down.weight, ("model", None))):
+        xs.mark_sharding(tensor, mesh, axes)
 
 
 @exercise(shard_mlp, seconds=60.0, tol=1e-4, launch=functools.partial(on_cores, spmd=True), mistakes={

@@ -13,27 +13,19 @@ def mean(optimizer):
     xm.optimizer_step(optimizer)
 
 
-def by_hand(cores):
-    """A step with the sum of the gradients over `cores`; 0: over as many as there are."""
-
-    def step(optimizer):
-        import torch_xla
-        import torch_xla.core.xla_model as xm
-        import torch_xla.runtime as xr
-
-        gradients = [p.grad for p in optimizer.param_groups[0]["params"]]
-        xm.all_reduce(xm.REDUCE_SUM, gradients, scale=1 / (cores or xr.world_size()))
-        optimizer.step()
-        torch_xla.sync()
-
-    return step
-
-
-def reduce_then_step(optimizer):
+def summed(optimizer, scale=1.0):
+    import torch_xla
     import torch_xla.core.xla_model as xm
 
-    xm.reduce_gradients(optimizer)
+    xm.all_reduce(xm.REDUCE_SUM, [p.grad for p in optimizer.param_groups[0]["params"]], scale=scale)
     optimizer.step()
+    torch_xla.sync()
+
+
+def by_hand(optimizer):
+    import torch_xla.runtime as xr
+
+    summed(optimizer, 1 / xr.world_size())
 
 
 def dealt(dataset, world, core):
@@ -45,15 +37,7 @@ def strided(dataset, world, core):
     return list(DataLoader(Subset(dataset, range(core, len(dataset), world)), 8))
 
 
-def chunks(dataset, world, core):
-    return DataLoader(Subset(dataset, range(len(dataset))[core * 20 : core * 20 + 20]), 8)
-
-
-def smaller(dataset, world, core):
-    return DataLoader(Subset(dataset, range(core, len(dataset), world)), 4)
-
-
-def replica(step=mean, batches=dealt, seed=0, core=None, cores=None, less=0, back=lambda model: model):
+def replica(step=mean, batches=dealt, seed=0, core=None, back=lambda model: model):
     """A `train_replica` in another style, or with a fault."""
 
     def train_replica(dataset, epochs):
@@ -63,9 +47,9 @@ def replica(step=mean, batches=dealt, seed=0, core=None, cores=None, less=0, bac
 
         device = torch_xla.device()
         model = models.mlp(seed=seed).to(device)
-        loader = batches(dataset, cores or xr.world_size(), xr.global_ordinal() if core is None else core)
+        loader = batches(dataset, xr.world_size(), xr.global_ordinal() if core is None else core)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(epochs - less):
+        for _ in range(epochs):
             for x, y in loader if isinstance(loader, list) else MpDeviceLoader(loader, device):
                 optimizer.zero_grad()
                 cross_entropy(model(x.to(device)), y.to(device)).backward()
@@ -81,12 +65,8 @@ def on_core_0(model):
     return model if xr.global_ordinal() == 0 else None
 
 
-RIGHT = {"train_replica": [
-    replica(by_hand(0), strided), replica(reduce_then_step), replica(back=lambda model: model.cpu()),
-]}
+RIGHT = {"train_replica": [replica(by_hand, strided), replica(back=lambda model: model.cpu())]}
 WRONG = {"train_replica": [
-    replica(core=0), replica(by_hand(3), cores=3), replica(by_hand(1)), replica(seed=5), replica(less=1),
-    replica(batches=chunks), replica(batches=smaller), replica(back=lambda model: model.state_dict()),
-    replica(back=on_core_0), replica(torch.optim.SGD.step),
+    replica(core=0), replica(summed), replica(back=lambda model: model.state_dict()), replica(back=on_core_0),
 ]}
 NEEDS_XLA = {*RIGHT}

@@ -7,6 +7,7 @@ pytest.importorskip("torch_xla")
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
+from torch.utils.data import DataLoader
 
 from course_utils import xla
 from course_utils.checks.nb16_tpu_many_cores import Watched, train_replica
@@ -17,7 +18,7 @@ def test_train_replica_is_one_process():
     dataset, model = Watched(40), models.mlp(seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
-        for x, y in zip(dataset.x.split(16), dataset.y.split(16), strict=True):
+        for x, y in DataLoader(dataset, 16):
             optimizer.zero_grad()
             cross_entropy(model(x), y).backward()
             optimizer.step()
