@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import os
 import re
@@ -113,7 +114,7 @@ def misnamed(solution: Callable) -> dict[str, Callable]:
 
 def look_at_names(solution: Callable) -> Callable:
     def look(answer: Callable) -> Iterator[tuple]:
-        said = {letter: name for letter, name in answer().items() if name not in (None, "", ...)}
+        said = {str(letter).upper(): name for letter, name in answer().items() if name not in (None, "", ...)}
         for letter, right in solution().items():  # which is not shown: what is wrong is compared with nothing wrong
             if (name := said.get(letter)) is None:
                 wrong = "no name yet" if said else None
@@ -162,8 +163,10 @@ def _(answer: Callable) -> Iterator[tuple]:
         read = [rows.read([x]) for x in steps.inputs if x.any()]  # the step before the first is on zeros
         both = [len({*mine} & {*theirs}) for mine, theirs in zip(*everyones(read), strict=True)]
         yield f"{count} steps: how many it takes", len(read)
+        yield f"{count} steps: different rows that this rank trains on", len({*itertools.chain(*read)})
         yield f"{count} steps: rows that both ranks have in a step", both
         yield f"{count} steps: rows read by the thread that trains", sum(rows.by_it[step].sum().item() for step in read)
+        yield f"{count} steps: equal weights on all ranks before each step", steps.equal()
     yield "", "Every row was read by another thread or process than the one that trains."
 
 
@@ -216,6 +219,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"{where}: bytes kept for the backward at once", AtMost(saved.peak, int(1.5 * one.peak))
         yield f"{where}: how far the weights move", (weights(model) - weights(mlp())).norm().item()
         yield f"{where}: the weights after it", weights(model)
+        yield f"{where}: whether the model is in train() afterwards", model.training
     yield "", "The step of the whole batch each time."
 
 
@@ -233,12 +237,17 @@ def train_compiled(model, batches, backend):
 @exercise(train_compiled, mistakes={"`dynamic=False` asks for a program for each size": cases.train_compiled})
 def _(answer: Callable) -> Iterator[tuple]:
     for sizes in ((24, 31, 18, 27, 22, 29, 19, 26), (9, 5, 13, 40, 7)):
-        model, made = mlp(), []
+        model, made, ran = mlp(), [], []
+
+        def backend(graph: torch.fx.GraphModule, _: list, made: list = made, ran: list = ran) -> Callable:
+            made.append(graph)
+            return lambda *given: ran.append(graph) or graph.forward(*given)
+
         torch.compiler.reset()
-        answer(model, [batch(i, rows) for i, rows in enumerate(sizes)],
-               lambda graph, _, made=made: made.append(graph) or graph.forward)
+        answer(model, [batch(i, rows) for i, rows in enumerate(sizes)], backend)
         yield f"{len(sizes)} sizes: whether anything is compiled", bool(made)
         yield f"{len(sizes)} sizes: programs made", AtMost(len(made), 3)
+        yield f"{len(sizes)} sizes: whether a program runs in every step", len(ran) >= len(sizes)
         yield f"{len(sizes)} sizes: the weights at the end", weights(model)
     yield "", "Few programs for many sizes, and the weights of the model that is not compiled."
 
@@ -260,15 +269,19 @@ def train_noisy(batches):
 
 
 def without_broken(steps: list[list], *, way: str) -> torch.Tensor:
-    """The weights when steps with a broken batch are left out, or when the other ranks' batches count in them."""
+    """The weights when steps with a broken batch are left out, when the other ranks' batches count in them, or when
+    each rank goes on to its next batch, as in `model.join()`."""
     network = mlp().to(pick())
     optimizer = SGD(network.parameters(), lr=0.1)
+    if way == "joined":
+        lists = [[(x, y) for x, y in mine if x.isfinite().all()] for mine in zip(*steps, strict=True)]
+        steps = [[one for one in step if one] for step in itertools.zip_longest(*lists)]
     for everyones_batches in steps:
         whole = [(x, y) for x, y in everyones_batches if x.isfinite().all()]
-        if len(whole) == len(everyones_batches) or way != "left out":
+        if len(whole) == dist.get_world_size() or way != "left out":
             optimizer.zero_grad()
             losses = sum(cross_entropy(network(x), y) for x, y in whole)
-            (losses / (len(whole) if way == "mean" else len(everyones_batches))).backward()
+            (losses / (len(whole) if way == "mean" else dist.get_world_size())).backward()
             optimizer.step()
     return weights(network)
 
@@ -284,7 +297,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"{where}: what it returns", returned(network)
         yield f"{where}: no broken batch gets into the weights", bool(weights(network).isfinite().all())
         yield f"{where}: equal weights on all ranks", equal_everywhere(weights(network))
-        ways = [without_broken(steps, way=way) for way in ("left out", "zeros", "mean")]
+        ways = [without_broken(steps, way=way) for way in ("left out", "zeros", "mean", "joined")]
         yield f"{where}: weights of a training on all batches but the broken ones", any(
             torch.allclose(weights(network), way, rtol=0, atol=1e-5) for way in ways)
     yield "", "Nobody waits, and the weights are equal and finite on every rank."

@@ -1,5 +1,6 @@
 """Answers to the exercises of notebook 20; the functions that it shows to be mended are among the mistakes."""
 
+import itertools
 import queue
 import threading
 
@@ -47,6 +48,16 @@ def with_workers(dataset, sampler):
     return DataLoader(dataset, 16, sampler=sampler, num_workers=1, persistent_workers=True)
 
 
+def the_first_batch_again(dataset, sampler):
+    return itertools.repeat(next(iter(with_workers(dataset, sampler))))
+
+
+def without_ddp(dataset, steps):
+    model, batches = mlp().to(pick()), iter(with_workers(dataset, DistributedSampler(dataset)))
+    for _ in range(steps):
+        cases.step(model, SGD(model.parameters(), lr=0.1), *next(batches))
+
+
 def pieces(scale=lambda part, rows, count: part / rows, *, clear=True, together=False, over=lambda x: 1):
     def train_large(model, optimizer, x, y, count):
         if clear:
@@ -82,6 +93,11 @@ def compiled(ready=lambda x, y: (x, y), compiles=True, **options):
     return train_compiled
 
 
+def mostly_eager(model, batches, backend):
+    torch._dynamo.config.recompile_limit = 2
+    compiled(dynamic=False)(model, batches, backend)
+
+
 def filled(to, value=-100):
     return lambda x, y: (pad(x, (0, 0, 0, -len(x) % to)), pad(y, (0, -len(y) % to), value=value))
 
@@ -113,6 +129,18 @@ def gathered(model, x, y):
     return loss if all(found) else None
 
 
+def joined(batches):
+    model = DDP(mlp().to(pick()))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with model.join():
+        for x, y in batches:
+            if x.isfinite().all():
+                optimizer.zero_grad()
+                cross_entropy(model(x), y).backward()
+                optimizer.step()
+    return model.module
+
+
 RIGHT = {
     "name_abc": [names("ABC", "a straggler", "DATA-STALL", "Unbalanced_Pipeline"),
                  names("ABC", "slow rank", "slow loader", "pipeline imbalance")],
@@ -125,12 +153,13 @@ RIGHT = {
     ],
     "train_large": [pieces(lambda part, rows, count: part, over=len), pieces()],
     "train_compiled": [compiled(filled(32), dynamic=False), compiled()],
-    "train_noisy": [noisy(zero_for_a_broken_batch), noisy(gathered)],
+    "train_noisy": [joined, noisy(zero_for_a_broken_batch), noisy(gathered)],
 }
 WRONG = {
     "name_abc": [names("ABC", "stragler"), names("AB", "straggler", "data stall"), names("ABC", 3)],
     "name_defg": [names("DEFG", "wrong loss scale", "no set_epoch", "recompilation", "")],
     "train_archive": [
+        reading(the_first_batch_again), without_ddp,
         reading(lambda dataset, sampler: [*DataLoader(dataset, 16, sampler=sampler)]),
         reading(with_workers, sampler=None), reading(with_workers, fewer=1),
     ],
@@ -142,7 +171,8 @@ WRONG = {
         pieces(lambda part, rows, count: 1 / count), pieces(together=True), pieces(clear=False),
     ],
     "train_compiled": [
-        compiled(filled(32, value=0), dynamic=False), compiled(compiles=False), compiled(filled(2), dynamic=False),
+        compiled(filled(32, value=0), dynamic=False), mostly_eager, compiled(compiles=False),
+        compiled(filled(2), dynamic=False),
     ],
     "train_noisy": [
         cases.train_noisy, noisy(lambda model, x, y: cross_entropy(model(x), y)), noisy(lambda model, x, y: None),
