@@ -1,7 +1,5 @@
 """How soon a cell answers when a rank fails, and how soon nothing of the launch is left."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -5,8 +5,6 @@ later one in which the function builds a DistributedDataParallel model and takes
 of 300 such steps. Memory is PSS while all ranks wait. The kernels of all ways take turns.
 """
 
-from __future__ import annotations
-
 import glob
 import importlib.util
 import statistics

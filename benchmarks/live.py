@@ -5,8 +5,6 @@ kernel's process beyond a bare turn's: receiving and drawing. The last picture, 
 and counted by itself.
 """
 
-from __future__ import annotations
-
 import tempfile
 
 from bench import Kernel, machine, middle, options, table

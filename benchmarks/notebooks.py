@@ -3,8 +3,6 @@
 Each runs on the kernel that it names; the files stay as they are. Numbers choose some: `notebooks.py 05 06`.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The errors a learner can meet, shown with the cell and the line where they came up, and without our own frames."""
 
-from __future__ import annotations
-
 import linecache
 import sys
 import sysconfig

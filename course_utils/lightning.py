@@ -6,8 +6,6 @@ method: the trainer travels by value to `xla.launch`, and what comes back is wha
 cores: state, metrics and weights of the first one.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import warnings

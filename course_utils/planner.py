@@ -13,8 +13,6 @@ so that micro-batch 1 looks best and many tensor parts too good; no memory is lo
 optimizer, data and split losses take no time. `tests/test_planner.py` holds all of it against the papers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product

@@ -5,8 +5,6 @@ GPipe: Huang et al. 2019, here without its recomputation. 1F1B: Fan et al., "DAP
 al., "Zero bubble pipeline parallelism", 2023, its ZB-H1.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

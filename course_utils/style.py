@@ -4,8 +4,6 @@ One palette for light and dark pages: every colour keeps 3:1 or more on white an
 colour, except in a PNG, and never takes a series' colour: that takes a mark beside it.
 """
 
-from __future__ import annotations
-
 import functools
 import html
 import math

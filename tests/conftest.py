@@ -1,7 +1,5 @@
 """For all tests: no board is written to, torch_xla is set up first, one kernel serves all tests that only use it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Files as `/proc`, `/sys` and `/dev` would have them, for tests that read a folder in their place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """A real Jupyter kernel for tests: run cells in it, interrupt it, kill it, and see which processes it left."""
 
-from __future__ import annotations
-
 import queue
 import re
 import time

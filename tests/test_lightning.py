@@ -1,7 +1,5 @@
 """The callbacks for Lightning, and its Trainer on virtual cores: live, equal on all. (And to the loop: notebook 18.)"""
 
-from __future__ import annotations
-
 import os
 import re
 

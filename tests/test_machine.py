@@ -1,7 +1,5 @@
 """What a machine has and which device is picked, on machines with 0 to 8 pretended accelerators and in containers."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html import escape

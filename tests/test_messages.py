@@ -1,7 +1,5 @@
 """What a learner reads after a mistake: the value, what it should have been, the next thing to do, in plain words."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable

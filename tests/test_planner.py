@@ -1,7 +1,5 @@
 """The planner agrees with what was published, and says in words what does not fit."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Schedules: order, dependencies, no deadlock, bubble, activations; the lists are torch's own."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Writes the repository's address, `make badges REPO=owner/name`, or takes it out again, `REPO=`: badges in README and
 notebooks, and in these the cell that installs the package on Colab and Kaggle."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

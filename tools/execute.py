@@ -3,8 +3,6 @@
 Where a cell tagged `nbval-check-output` prints something else than before, nothing is saved; `--accept` saves it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from difflib import unified_diff

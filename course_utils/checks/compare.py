@@ -1,7 +1,5 @@
 """Say in words how two values differ: numbers, texts, tensors, arrays, and containers of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from numbers import Real

@@ -1,7 +1,5 @@
 """What can be read off a learner's function: is it still the notebook's stub, or only half written?"""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

@@ -1,7 +1,5 @@
 """Exercises of notebook 00: which device a rank gets, and ranks that share work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from unittest import mock
 

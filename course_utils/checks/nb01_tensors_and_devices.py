@@ -1,7 +1,5 @@
 """Exercises of notebook 01: mend three device bugs, move a nested batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

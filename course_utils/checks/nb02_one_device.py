@@ -1,7 +1,5 @@
 """Exercises of notebook 02: a training step that runs on any device, and a run that goes on where it stopped."""
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Exercises of notebook 03: predict the peak of a step, and a backward in pieces that fit."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from unittest import mock

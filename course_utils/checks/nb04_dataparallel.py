@@ -1,7 +1,5 @@
 """Exercises of notebook 04: scatter and gather, as `nn.DataParallel` needs them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Exercises of notebook 05, looked at on 2 to 4 real ranks: a mean, ring all-reduce."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Exercises of notebook 06, looked at on two and three real ranks: equal replicas, a DDP by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Exercises of notebook 07: runs to repair, each looked at by its symptom on real ranks."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

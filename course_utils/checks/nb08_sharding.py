@@ -1,7 +1,5 @@
 """Exercises of notebook 08: the bytes of the ZeRO stages, owners of parameters, a sharded optimizer on real ranks."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Exercises of notebook 09, looked at on 2 and 3 real ranks: FSDP2's units, and a start that never holds the model."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator
 

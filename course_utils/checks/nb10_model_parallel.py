@@ -1,7 +1,5 @@
 """Exercises of notebook 10: who waits how long, and where to cut a stack of layers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from itertools import combinations, islice, pairwise

@@ -1,7 +1,5 @@
 """Exercises of notebook 12, schedules that are played through: 1F1B, zero-bubble."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from .. import schedules

@@ -1,7 +1,5 @@
 """Exercises of notebook 13: two finished outputs of attention become one, and tokens go to several experts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

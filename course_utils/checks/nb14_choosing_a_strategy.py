@@ -1,7 +1,5 @@
 """Exercises of notebook 14: who is in which group, and a plan for a budget of memory and links."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from .. import planner

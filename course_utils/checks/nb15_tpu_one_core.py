@@ -3,8 +3,6 @@
 They run in the notebook's own process, because a TPU belongs to one.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

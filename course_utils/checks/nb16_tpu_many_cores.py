@@ -1,7 +1,5 @@
 """Exercise of notebook 16, looked at on two and three cores: replicas that train as one process."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Exercise of notebook 17, looked at by what each device of one program holds, what is sent, and the values."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -1,7 +1,5 @@
 """Exercises of notebook 18: the steps of an epoch, and a loop as a LightningModule, alone and on two ranks."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -4,8 +4,6 @@ Nothing is killed. A kill leaves the folder as it is at that moment, so the fold
 change of a file and with each file half written, and the answer is called with each copy, a new model and a new loader.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """Exercises of notebook 20: seven faults to name by what is seen of them, and five functions to mend."""
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import math

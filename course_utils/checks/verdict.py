@@ -1,7 +1,5 @@
 """What `check.…` answers with: true or false, a small card in a notebook, a few plain lines elsewhere."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from html import escape
 

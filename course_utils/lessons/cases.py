@@ -3,8 +3,6 @@
 A `sleep` stands for a large model's arithmetic, so that few cores can show several ranks at work.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

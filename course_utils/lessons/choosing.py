@@ -1,7 +1,5 @@
 """Which strategy when, on one page: for each model and number of devices the fastest plan that fits, by the planner."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from .. import style

@@ -1,7 +1,5 @@
 """Real data that needs no download: handwritten digits from scikit-learn, and English text from Python itself."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

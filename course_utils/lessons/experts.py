@@ -1,7 +1,5 @@
 """A mixture of experts on one device, and one over ranks held against it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

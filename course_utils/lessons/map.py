@@ -1,7 +1,5 @@
 """The course map: the notebooks that lie beside this one, and how each runs on this machine."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The small networks that several notebooks share, with weights that are equal on every machine, rank and device."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

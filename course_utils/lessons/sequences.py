@@ -1,7 +1,5 @@
 """One long sequence to attend over, and any attention over ranks held against torch's on the whole of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A strategy takes the whole model and returns what this rank trains of it, and a 
 that does forward and backward and returns the loss, or None on a rank that does not know it.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable

@@ -5,8 +5,6 @@ al., Reducing Activation Recomputation in Large Transformer Models (2022), secti
 `reduce_scatter` are g and its conjugate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -4,8 +4,6 @@ The environment variable COURSE_BOARD names another file; with COURSE_BOARD=0 th
 was measured since the kernel started.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ The message is cut into chunks; in one step every rank may send one chunk and re
 Ring algorithms as in Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Panels are {panel: {rank or name: (x values, y values)}}, side by side, with one
 value; it has a gap where a value is not finite, or has no logarithm, and begins anew where x goes back.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Iterable, Mapping, Sequence

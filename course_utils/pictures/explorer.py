@@ -1,7 +1,5 @@
 """The pipeline explorer: sliders and a schedule drawn from them, in the page itself, with no kernel and no network."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

@@ -1,7 +1,5 @@
 """Timelines as Gantt charts, PNGs: every viewer of notebooks shows them, without a kernel and without trust."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping

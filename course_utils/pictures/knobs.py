@@ -1,7 +1,5 @@
 """`knobs`: a cell's last line that the reader runs again with other values, without editing code."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import contextvars

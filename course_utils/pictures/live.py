@@ -1,7 +1,5 @@
 """Curves that grow while the loop runs, drawn in at most two percent of one core's time, kept as a PNG at the end."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import html

@@ -1,7 +1,5 @@
 """A matrix product split over ranks, to click through: what each rank holds of x, of A and of y = x A."""
 
-from __future__ import annotations
-
 from .. import style
 from .picture import Picture, player
 

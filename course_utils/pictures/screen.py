@@ -1,7 +1,5 @@
 """Places of a cell's output in which the next thing shown replaces the last: what live plots and knobs draw in."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

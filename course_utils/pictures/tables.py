@@ -1,7 +1,5 @@
 """Bars, tables, and who has which part of something, as HTML that follows the page's theme."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
 

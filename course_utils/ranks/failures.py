@@ -1,7 +1,5 @@
 """One error for many ranks, in words: which rank, what happened, at which line of which cell, what to do next."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A function with its arguments, and its result, as bytes, by value: what is defined in cells travels with it."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import sys

@@ -1,7 +1,5 @@
 """What happens inside a rank: its environment, its process group, and the way back; `crew.py` is the other side."""
 
-from __future__ import annotations
-
 import contextlib
 import linecache
 import multiprocessing as mp

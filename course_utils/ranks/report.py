@@ -4,8 +4,6 @@ Outside a rank `report` does nothing, so that the same function runs unchanged u
 TPU is a thread (`xla/core.py`), so the line is found by thread first, then by process.
 """
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing as mp
 import os

@@ -1,7 +1,5 @@
 """What a launch gives back, and what its ranks print meanwhile."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field

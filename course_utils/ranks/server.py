@@ -4,8 +4,6 @@ It is `multiprocessing`'s fork server, preloaded with torch (`preload.py`). It n
 safe after the kernel has used CUDA or a thread pool, and a rank takes milliseconds to start, not seconds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing as mp
 import os

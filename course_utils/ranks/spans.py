@@ -1,7 +1,5 @@
 """`span()`: named stretches of a rank's time, on one clock for all ranks, measured on the device that did the work."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

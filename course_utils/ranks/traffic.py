@@ -4,8 +4,6 @@ DDP, FSDP, DTensor and pipelines call the same operators of `c10d` as `dist.all_
 a kernel in front of each of these operators reads the sizes of the tensors and passes the call on.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Where each rank is, as it says twice a second; while ranks hang, the cell shows it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from math import inf

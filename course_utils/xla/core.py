@@ -5,8 +5,6 @@ with a device of its own: that is how torch_xla runs there, and `replicas.py` ma
 thread, and all cores are devices of one program.
 """
 
-from __future__ import annotations
-
 import multiprocessing as mp
 import os
 import pickle

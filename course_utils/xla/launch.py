@@ -3,8 +3,6 @@
 What a real TPU needs was written from torch_xla's sources; nobody has run the course on one yet.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -18,8 +18,6 @@ Found by experiment with torch_xla 2.9.0; on a TPU nothing of this is used. What
 6. The thread that runs backward must be the core's own: a hook that all-reduces would find another core's device.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import threading

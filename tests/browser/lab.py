@@ -1,7 +1,5 @@
 """JupyterLab as a reader has it: started on a copy of the notebooks, driven through its page."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

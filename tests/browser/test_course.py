@@ -1,7 +1,5 @@
 """What a reader does in JupyterLab's page: run a notebook, watch it, answer, move a slider, interrupt, restart."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterator

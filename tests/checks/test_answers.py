@@ -1,7 +1,5 @@
 """Right answers in unlike styles are solved, plausible wrong ones are not."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections import defaultdict

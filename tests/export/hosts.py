@@ -1,7 +1,5 @@
 """Two hosts: network namespaces of this machine, each with a name of its own, joined by a cable that can be pulled."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A notebook's namespace without its kernel, the cells of a training, and what an exported script writes."""
 
-from __future__ import annotations
-
 import json
 import linecache
 import os

@@ -1,7 +1,5 @@
 """A real Slurm of two nodes for tests, in a folder of its own: nothing of it is left when it is closed."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

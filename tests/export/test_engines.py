@@ -1,7 +1,5 @@
 """The training of notebook 06 has one loss curve: in its cell, by python, torchrun, two torchruns and a TrainJob."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The script gives what the notebook gives and stands alone; what cannot leave is named in words."""
 
-from __future__ import annotations
-
 import ast
 import os
 import runpy

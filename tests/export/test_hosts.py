@@ -1,7 +1,5 @@
 """The training of notebook 19 on two hosts: each runs one agent of `torchrun` with two ranks; a host may go."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cells of notebook 19 that start torchrun leave no process behind: interrupted, or when the kernel restarts."""
 
-from __future__ import annotations
-
 import sys
 
 import psutil

@@ -1,7 +1,5 @@
 """The batch file of the training of notebook 19 on a real Slurm: it is cancelled, runs, is requeued, and goes on."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

@@ -5,8 +5,6 @@ What is asked is WCAG 2.2, level AA: 4.5:1 for text, 3:1 for lines and marks, ag
 not know its page; the most that one colour can have on both is 4.3:1.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import chdir

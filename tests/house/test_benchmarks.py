@@ -1,7 +1,5 @@
 """Every benchmark runs and prints its table; how fast things are is for a quiet machine, not for a test."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

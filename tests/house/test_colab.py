@@ -1,8 +1,6 @@
 """Colab and Kaggle: a machine has its own torch; pip adds our package from the repository, nothing else, and notebooks
 run in a folder of their own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Pins are what is installed, links lead somewhere, notebooks were run from top to bottom and are fit to commit."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """How make builds the environments and opens the course. A script plays Python, pip and JupyterLab."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The public face: importing it is cheap, and everything that it lists is there and documented."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys

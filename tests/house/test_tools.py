@@ -1,7 +1,5 @@
 """What contributors run: notebooks executed again, drift refused; the repository's address written and taken out."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

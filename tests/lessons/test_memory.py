@@ -1,7 +1,5 @@
 """Bytes against known sizes and the allocator's own count: alive, by kind, within a budget, saved for backward."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The page of strategies says what the planner says; `strategies` measures what it is given."""
 
-from __future__ import annotations
-
 import pytest
 from torch.nn.functional import cross_entropy
 

@@ -1,7 +1,5 @@
 """A run that the notebook did not start, in the notebook's plot: its ranks' files, whatever happens to them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

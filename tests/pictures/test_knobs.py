@@ -1,7 +1,5 @@
 """`knobs` in a real kernel, its controls turned as a page turns them; Jupyter's Stop ends a run at any moment."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import random

@@ -3,8 +3,6 @@
 No test asserts a duration: a limit here only keeps a hang from lasting. The durations are in benchmarks/README.md.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """What only a GPU can show. Skipped, with a word, where there is none."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

@@ -1,7 +1,5 @@
 """`launch`, `report` and `span` when all goes well; what goes wrong is in test_faults.py and test_messages.py."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

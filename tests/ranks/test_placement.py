@@ -1,7 +1,5 @@
 """Where ranks run, on machines with 0 to 8 accelerators of several kinds: torch is only asked what there is."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

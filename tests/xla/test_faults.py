@@ -1,7 +1,5 @@
 """Virtual cores in a real kernel: errors show the cell's line; an interrupt or a killed kernel leaves nothing."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

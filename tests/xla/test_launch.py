@@ -1,7 +1,5 @@
 """`xla.launch` on virtual cores: what comes back, by core; SPMD; and every way to fail, in words, leaving nothing."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`xla.counters()` counts what torch_xla does, and starts nothing; `xla.sharding` says what each device holds."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

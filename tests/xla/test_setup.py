@@ -1,7 +1,5 @@
 """What a kernel is told before XLA runs: which torch_xla it has, which device it gets. No TPU was there."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.metadata import PackageNotFoundError

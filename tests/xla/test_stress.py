@@ -3,8 +3,6 @@
 What can go wrong with virtual cores is a race, which shows in one run of hundreds.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from functools import partial
