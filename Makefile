@@ -93,9 +93,9 @@ NOTEBOOKS = $(filter-out $(if $(XLA_THERE),,$(ON_XLA)),$(wildcard notebooks/*.ip
 # The tests that leave themselves out where torch_xla or Lightning is missing, and launch with that environment's torch.
 XLA_TESTS = tests/ranks/test_launch.py $(shell grep -rlE 'importorskip."(torch_xla|lightning)' --include 'test_*.py' tests)
 # What tests measure does not go to the reader's own board.
-test test-all browser: export COURSE_BOARD = 0
+test test-all slow browser: export COURSE_BOARD = 0
 # Threads that wait for each other soon give up their core: where others use it, a small step is three times as fast.
-test test-all: export GOMP_SPINCOUNT = 1000
+test test-all slow: export GOMP_SPINCOUNT = 1000
 test: env
 	$(BIN)/python -m ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
@@ -105,7 +105,10 @@ test: env
 	$(if $(XLA_THERE),.venv-xla/bin/python $(TESTS) $(XLA_TESTS),\
 	@echo "Left out: the TPU and Lightning notebooks and the tests of what they use, which need .venv-xla.")
 
-test-all: test browser site
+test-all: test browser slow site
+
+# Slurm, several hosts, whole scripts, the answers that take long.
+slow: env
 	$(BIN)/python $(TESTS) -m slow tests
 	$(if $(XLA_THERE),.venv-xla/bin/python -m pytest -m slow $(XLA_TESTS))
 
@@ -127,4 +130,4 @@ clean:
 	rm -rf .venv .venv-xla build *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help course env lab test test-all browser notebooks site badges clean
+.PHONY: help course env lab test test-all slow browser notebooks site badges clean
