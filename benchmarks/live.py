@@ -52,7 +52,7 @@ def train(seconds, reports):
     return done / (time.perf_counter() - began)
 
 def on_ranks(seconds, way):
-    plot = Timed("loss", "steps/s") if way == "live" else None
+    plot = Timed("loss") if way == "live" else None
     cpu = time.process_time()
     rate = launch(train, seconds, way != "bare", ranks=4, device="cpu", live=plot).results[0]
     last = plot.last if plot else 0.0
@@ -69,7 +69,7 @@ def redraw(losses):  # what most notebooks do
 
 def alone(seconds, way):
     steps, losses, done = steps_of(models.mlp()), [], 0
-    cpu, plot = time.process_time(), Timed("loss", "steps/s")
+    cpu, plot = time.process_time(), Timed("loss")
     due = began = time.perf_counter()
     def until():
         while time.perf_counter() < began + seconds:

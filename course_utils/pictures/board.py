@@ -1,7 +1,6 @@
 """The reader's board: the last values of each kind of run, in a file on this machine that nobody else is told of.
 
-The environment variable COURSE_BOARD names another file; with COURSE_BOARD=0 there is none, and the board shows what
-was measured since the kernel started.
+COURSE_BOARD=path in the environment moves it; with COURSE_BOARD=0 there is none, and the board shows this session's.
 """
 
 import contextlib
@@ -24,41 +23,37 @@ def note(name: str, lasts: Mapping[str, float], *, title: str = "", on: str = ""
     if shell() is None or name.startswith("_") or not lasts:  # a check's own functions begin with _
         return
     notebook = Path(os.environ.get("JPY_SESSION_NAME", "")).stem
-    line = json.dumps({"notebook": notebook, "name": name, "title": title, "on": on, "seconds": seconds,
-                       "at": time.time(), "lasts": dict(lasts)})
-    _session.append(line)
+    _session.append(json.dumps({"notebook": notebook, "name": name, "title": title, "on": on, "seconds": seconds,
+                                "at": time.time(), "lasts": dict(lasts)}))
     with contextlib.suppress(OSError):
-        if (file := _file()) is not None:
+        if file := _file():
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("a", encoding="utf-8") as lines:
-                lines.write(line + "\n")
+                lines.write(_session[-1] + "\n")
 
 
 def _file() -> Path | None:
-    chosen = os.environ.get("COURSE_BOARD", "")
-    if chosen:
-        return None if chosen == "0" else Path(chosen)
     from platformdirs import user_data_path  # comes with Jupyter
 
-    return user_data_path("course_utils", appauthor=False) / "board.jsonl"
+    chosen = os.environ.get("COURSE_BOARD") or user_data_path("course_utils", appauthor=False) / "board.jsonl"
+    return None if chosen == "0" else Path(chosen)
 
 
 def my_board() -> Picture:
     """What you measured in the notebooks of this course: runs of `launch`, live plots, each with its last values.
 
-    Of runs of the same function on as many ranks and the same kind of device the last one is shown. The file stays on
-    this machine; `COURSE_BOARD=0` in the environment switches it off, `COURSE_BOARD=path` moves it.
+    Of runs of the same function on as many ranks and the same kind of device the last one is shown.
     """
     file, last = _file(), {}
-    written = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
-    for line in [*written, *_session]:
+    for line in [*(file.read_text(encoding="utf-8").splitlines() if file and file.exists() else []), *_session]:
         with contextlib.suppress(ValueError, KeyError, TypeError):  # it was cut off, or another version wrote it
-            one = json.loads(line)
-            measured = ", ".join(f"{name} {style.number(value)}" for name, value in dict(one["lasts"]).items())
-            took, day = one["seconds"], time.strftime("%Y-%m-%d", time.localtime(one["at"]))
-            what = one["notebook"], one["name"], one["title"], one["on"]
-            last[what] = one["at"], (*what, style.duration(took) if took else "", measured, day)
+            run = json.loads(line)
+            what = run["notebook"], run["name"], run["title"], run["on"]
+            took = style.duration(run["seconds"]) if run["seconds"] else ""
+            measured = ", ".join(f"{name} {style.number(value)}" for name, value in run["lasts"].items())
+            day = time.strftime("%Y-%m-%d", time.localtime(run["at"]))
+            last[what] = run["at"], (*what, took, measured, day)
     rows = [row for _, row in sorted(last.values(), key=lambda run: (run[1][0], run[0]))]
-    where = "of this session only" if file is None else f"kept in {str(file).replace(str(Path.home()), '~', 1)}"
-    title = f"{len(rows)} run{'s' * (len(rows) != 1)}, {where}"
-    return table(rows, ["notebook", "run", "title", "on", "took, with its start", "measured", "day"], title=title)
+    where = f"kept in {str(file).replace(str(Path.home()), '~', 1)}" if file else "of this session only"
+    return table(rows, ["notebook", "run", "title", "on", "took, with its start", "measured", "day"],
+                 title=f"{len(rows)} run{'s' * (len(rows) != 1)}, {where}")

@@ -44,12 +44,10 @@ class _Knobs:
         from ipywidgets import HTML, Button, Dropdown, HBox, VBox
 
         self.function, self.choices = function, choices
-        self.labels = {name: [getattr(value, "__name__", str(value)) for value in choices[name]] for name in choices}
         layout, style = {"width": "max-content", "margin": "2px 12px 2px 2px"}, {"description_width": "initial"}
-        self.controls = {
-            name: Dropdown(options=labels, description=name.replace("_", " "), layout=layout, style=style)
-            for name, labels in self.labels.items()
-        }
+        self.controls = {name: Dropdown(options=[getattr(value, "__name__", str(value)) for value in values],
+                                        description=name.replace("_", " "), layout=layout, style=style)
+                         for name, values in choices.items()}
         button, self.state = Button(description="Run", icon="play"), HTML()
         button.on_click(self.ask)
         row = HBox([*self.controls.values(), button], layout={"flex_flow": "row wrap"})
@@ -57,17 +55,8 @@ class _Knobs:
         display(bundle | {"text/plain": f"controls, with a running kernel: {', '.join(choices)}"}, raw=True)
         self.result, self.printed, self.plot = Place(), Place(), Place()
         self.result.show({"text/html": KEYS, "text/plain": ""})
-        # What a run shows belongs to this cell.
-        self.loop, self.context = asyncio.get_running_loop(), contextvars.copy_context()
-        self.asked = False  # and not yet answered
-        self.shown = ""  # the values that the result belongs to
-        self.lost, self.send = False, self.state.get_state
-        self.state.get_state = self.send_again
-
-    def send_again(self, key: object = None, drop_defaults: bool = False) -> dict:
-        """A page that was loaded again asks for whole widgets; it no longer follows what the cell shows."""
-        self.lost = self.lost or key is None
-        return self.send(key, drop_defaults)
+        self.loop, self.context = asyncio.get_running_loop(), contextvars.copy_context()  # runs show in this cell
+        self.asked, self.shown = False, ""  # a run that is not yet answered; the values that the result belongs to
 
     def ask(self, _: object) -> None:
         """Run as soon as the kernel is free; what is clicked until that run has ended asks for nothing more."""
@@ -81,22 +70,22 @@ class _Knobs:
             self.loop.call_soon_threadsafe(self.run, context=self.context)
 
     def say(self, text: str) -> None:
-        text += " This page was loaded again: run the cell to see results here." * self.lost
         self.state.value = f'<div role="status" style="white-space:pre-wrap;line-height:1.5">{html.escape(text)}</div>'
 
     def run(self, *, in_cell: bool = False) -> None:
         """Call the function with the values chosen, and show what comes of it; `in_cell`: raise what it raises."""
         __tracebackhide__ = True
-        chosen = {name: control.index for name, control in self.controls.items()}
-        label = ", ".join(f"{name} = {self.labels[name][index]}" for name, index in chosen.items())
+        chosen = {name: self.choices[name][control.index] for name, control in self.controls.items()}
+        label = ", ".join(f"{name} = {control.label}" for name, control in self.controls.items())
         self.say(f"Running with {label} … Jupyter's stop button ends it.")
+        self.plot.clear()
         began, printed, said = time.perf_counter(), io.StringIO(), ""
         outside = signal.getsignal(signal.SIGINT)
         try:
             try:
                 signal.signal(signal.SIGINT, signal.default_int_handler)  # between cells a kernel ignores it
                 with drawing_in(self.plot), contextlib.redirect_stdout(printed):
-                    result = self.function(**{name: self.choices[name][index] for name, index in chosen.items()})
+                    result = self.function(**chosen)
             finally:
                 signal.signal(signal.SIGINT, outside)
         except BaseException as error:
@@ -109,14 +98,11 @@ class _Knobs:
         else:
             data, metadata = ({}, {}) if result is None else shell().display_formatter.format(result)
             self.result.show(data or {"text/plain": ""}, metadata)
-            if not self.plot.used:
-                self.plot.clear()
             self.shown, said = label, f"Done: {label}; it took {time.perf_counter() - began:.1f} s."
         finally:
             text = printed.getvalue().rstrip("\n")
             self.printed.show({"text/plain": text}) if text else self.printed.clear()
-            # Clicks of meanwhile may be heard only now.
-            self.say(said) if in_cell else self.loop.call_later(0.05, self.end, said)
+            self.say(said) if in_cell else self.loop.call_later(0.05, self.end, said)  # clicks of meanwhile come now
 
     def end(self, said: str) -> None:
         """Say how the run ended; from now on a click asks for another."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,15 +15,12 @@ def shell() -> Any:
 class Place:
     """One display; it appears in the running cell when something is first shown in it."""
 
-    def __init__(self) -> None:
-        self._handle: Any = None
-        self.used = False  # since whoever asks made it False
+    _handle: Any = None
 
     def show(self, bundle: dict[str, str], metadata: dict | None = None) -> None:
         """Put this MIME bundle in place of the last one."""
         from IPython.display import display
 
-        self.used = True
         if self._handle is None:
             self._handle = display(bundle, raw=True, metadata=metadata or {}, display_id=True)
         else:
@@ -36,29 +32,29 @@ class Place:
             self.show({"text/plain": ""})
 
 
-open_plots: set[Any] = set()  # that are closed when the cell ends, or the run of its knobs
+_plots: set[Any] = set()  # that draw in this cell, or in its knobs
 _lent: Place | None = None
 
 
-def place_of(plot: object) -> tuple[object, Place]:
-    """Where `plot` draws from now on, and what it belongs to, this cell or knobs: it is closed when that ends."""
-    if threading.current_thread() is threading.main_thread():  # a plot of another thread may outlive the cell
-        open_plots.add(plot)
-        shell().events.register("post_run_cell", close_all)  # a second time changes nothing
-    return (_lent, _lent) if _lent is not None else (shell().execution_count, Place())
+def place_of(plot: Any) -> Place:
+    """Where `plot` draws until the cell ends, or the run of its knobs; then it is closed, and has no place."""
+    _plots.add(plot)
+    shell().events.register("post_run_cell", close_all)  # a second time changes nothing
+    return _lent or Place()
 
 
 def close_all(*_: object) -> None:
-    """Close the plots that nobody closed."""
-    for plot in [*open_plots]:
+    while _plots:
+        plot = _plots.pop()
         plot.close()
+        plot.place = None
 
 
 @contextlib.contextmanager
 def drawing_in(place: Place) -> Iterator[None]:
     """Let live plots draw in this place, and close those that are left open."""
     global _lent
-    _lent, place.used = place, False
+    _lent = place
     try:
         yield
     finally:

@@ -212,17 +212,6 @@ knobs(fails, how=["not", "rank", 0])""")
     assert cell.error == "ZeroDivisionError", "the cell raises what its first run raises"
 
 
-def test_a_page_that_was_loaded_again_is_told(kernel):
-    cell = Cell(kernel, "knobs(lambda n: n, n=[1, 2])")
-    session = kernel.client.session
-    message = session.msg("comm_open", {"comm_id": "0" * 32, "target_name": "jupyter.widget.control", "data": {}})
-    message["metadata"] = {"version": "1.0.0"}
-    kernel.client.shell_channel.send(message)
-    cell.send("0" * 32, {"method": "request_states"})
-    cell.run()
-    cell.says("This page was loaded again: run the cell")
-
-
 def test_in_a_script_the_function_is_called_once():
     calls = []
     knobs(lambda **values: calls.append(values), n=[1, 2], way=[None, 3])
