@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from .errors import CourseError
 from .style import duration, role_of
 
 
@@ -31,25 +30,20 @@ class Span:
 class Timeline:
     """Spans of all ranks, sorted by start; the last line of a cell draws it as a Gantt chart.
 
-    It knows its `spans`, `ranks` and `lanes` (compute first), and its `start`, `end` and length in `seconds`. In
-    `busy`, `overlap` and `idle` work that overlaps counts once, and spans of the role "idle" never count.
+    It knows its `spans` and `ranks`, and its `start`, `end` and length in `seconds`. In `busy`, `overlap` and `idle`
+    work that overlaps counts once, and spans of the role "idle" never count.
     """
 
     def __init__(self, spans: Iterable[Span], *, title: str = "") -> None:
         self.title = title
         self.spans = tuple(sorted(spans, key=lambda s: (s.start, s.rank, s.end)))
         self.ranks = tuple(sorted({s.rank for s in self.spans}))
-        self.lanes = tuple(sorted({s.lane for s in self.spans}, key=lambda lane: (lane != "compute", lane)))
         self.start = self.spans[0].start if self.spans else 0.0
         self.end = max((s.end for s in self.spans), default=0.0)
         self.seconds = self.end - self.start
 
-    def __len__(self) -> int:
-        return len(self.spans)
-
     def __repr__(self) -> str:
-        ranks = f"{len(self.ranks)} rank{'s' if len(self.ranks) != 1 else ''}"
-        return f"Timeline({len(self.spans)} spans of {ranks}, {duration(self.seconds)})"
+        return f"Timeline({len(self.spans)} spans of ranks {list(self.ranks)}, {duration(self.seconds)})"
 
     def _repr_png_(self) -> tuple[bytes, dict]:
         from .pictures.gantt import gantt
@@ -68,8 +62,6 @@ class Timeline:
     def last(self, name: str) -> Timeline:
         """The last step, where a step of every rank begins with the span `name`: from the first rank's on."""
         begins = {s.rank: s.start for s in self.spans if s.name == name}  # sorted by start: the last of a rank stays
-        if not begins:
-            raise CourseError(f"No span is named {name!r}, but: {', '.join(sorted({s.name for s in self.spans}))}.")
         return self.between(min(begins.values()), self.end)
 
     def flat(self) -> Timeline:
@@ -81,15 +73,13 @@ class Timeline:
         pieces = []
         for s in self.spans:
             at = s.start
-            for o in self.spans:
-                if ((o.rank, o.lane) == (s.rank, s.lane) and s.start <= o.start and o.end <= s.end
-                        and o.seconds < s.seconds):
-                    if o.start > at:
-                        pieces.append(replace(s, start=at, end=o.start))
-                    at = max(at, o.end)
-            if at < s.end:
-                pieces.append(replace(s, start=at))
-        return Timeline(pieces, title=self.title)
+            inner = (o for o in self.spans if (o.rank, o.lane) == (s.rank, s.lane) and o.seconds < s.seconds
+                     and s.start <= o.start and o.end <= s.end)
+            for o in inner:
+                pieces.append(replace(s, start=at, end=max(at, o.start)))
+                at = max(at, o.end)
+            pieces.append(replace(s, start=at))
+        return Timeline((piece for piece in pieces if piece.end > piece.start), title=self.title)
 
     def busy(self, rank: int, *lanes: str) -> float:
         """Seconds in which this rank had something to do in any of these lanes ("compute" if none is named)."""
@@ -103,8 +93,8 @@ class Timeline:
     def overlap(self) -> float:
         """Seconds in which a rank computed and communicated at once, summed over ranks."""
         lanes = "compute", "communication"
-        return sum(max(0.0, sum(self.busy(rank, lane) for lane in lanes) - self.busy(rank, *lanes))
-                   for rank in self.ranks)
+        both = (sum(self.busy(rank, lane) for lane in lanes) - self.busy(rank, *lanes) for rank in self.ranks)
+        return sum(max(0.0, seconds) for seconds in both)
 
     def idle(self, rank: int | None = None) -> float:
         """Share of the timeline, 0 to 1, in which this rank computed nothing; the mean over ranks if it is None."""

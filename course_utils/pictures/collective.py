@@ -11,8 +11,6 @@ from .. import style
 from ..errors import CourseError
 from .picture import Picture, player
 
-Held = list[list[set[int]]]
-
 
 class Send(NamedTuple):
     """One chunk on its way from rank `src` to rank `dst`."""
@@ -25,7 +23,7 @@ class Send(NamedTuple):
 class Step(NamedTuple):
     """The state after one step: `held[rank][chunk]` is the set of ranks whose data is in it (empty: not there)."""
 
-    held: Held
+    held: list[list[set[int]]]
     sends: list[Send]
     text: str
 
@@ -53,41 +51,35 @@ def steps(name: str, p: int) -> list[Step]:
     are rings of p chunks. Where chunks are added up, a partial sum leaves its sender, which has no more use for it.
     """
     if name == "broadcast":
-        found = [Step([[{0} if r == 0 else set()] for r in range(p)], [], "Only rank 0 has the message.")]
-        for have in [1, 2, 4][: (p - 1).bit_length()]:
+        found, have = [Step([[{0} if r < 1 else set()] for r in range(p)], [], "Only rank 0 has the message.")], 1
+        while have < p:
             sends = [Send(r, r + have, 0) for r in range(min(have, p - have))]
-            text = f"Whoever has it sends it on: {2 * have} ranks have it now."
-            found.append(Step(_after(found[-1].held, sends), sends, text if 2 * have < p else "Every rank has it."))
+            have *= 2
+            text = f"Whoever has it sends it on: {have} ranks have it now." if have < p else "Every rank has it."
+            found.append(Step([[{0} if r < have else set()] for r in range(p)], sends, text))
         return found
     own = [[{r} if c == r or name != "all-gather" else set() for c in range(p)] for r in range(p)]
     if name == "all-gather":
-        return [Step(own, [], "Every rank has one chunk."), *_ring(own, GATHER)]
-    start, first = Step(own, [], "Every rank has numbers of its own, cut into chunks."), _ring(own, REDUCE, add=True)
+        return [Step(own, [], "Every rank has one chunk."), *_ring(own, *GATHER)]
+    start, first = Step(own, [], "Every rank has numbers of its own, cut into chunks."), _ring(own, *REDUCE, add=True)
     if name == "reduce-scatter":
         return [start, *first]
-    second = _ring(first[-1].held, (GATHER[0].replace("its own chunk", "its sum"), *GATHER[1:]))
+    second = _ring(first[-1].held, GATHER[0].replace("its own chunk", "its sum"), *GATHER[1:])
     return [start, *(step._replace(text=f"Reduce-scatter. {step.text}") for step in first),
             *(step._replace(text=f"All-gather. {step.text}") for step in second)]
 
 
-def _ring(held: Held, texts: tuple[str, str, str], *, add: bool = False) -> list[Step]:
-    """The steps in which a chunk goes once around; texts: of the first step, of the others, and behind the last."""
+def _ring(held: list[list[set[int]]], first: str, others: str, end: str, *, add: bool = False) -> list[Step]:
+    """The steps in which a chunk goes once around, with their texts, and what the last one's ends in."""
     p, found = len(held), []
     for s in range(p - 1):
         sends = [Send(r, (r + 1) % p, (r - s - add) % p) for r in range(p)]
-        held = _after(held, sends, add=add)
-        found.append(Step(held, sends, f"Every rank {texts[s > 0]}{texts[2] if s == p - 2 else ''}"))
+        before, held = held, [[*row] for row in held]
+        for src, dst, chunk in sends:
+            held[dst][chunk] = before[src][chunk] | before[dst][chunk] if add else before[src][chunk]
+            held[src][chunk] = set() if add else held[src][chunk]
+        found.append(Step(held, sends, f"Every rank {others if s else first}{end if s == p - 2 else ''}"))
     return found
-
-
-def _after(held: Held, sends: list[Send], *, add: bool = False) -> Held:
-    """The state after all sends at once: copied over what was there, or moved and added to it."""
-    new = [[*row] for row in held]
-    for send in sends if add else []:
-        new[send.src][send.chunk] = set()
-    for src, dst, chunk in sends:
-        new[dst][chunk] = held[src][chunk] | held[dst][chunk] if add else held[src][chunk]
-    return new
 
 
 ROW, LEFT, TOP, RIGHT, HIGH = 46, 64, 24, 34, 34  # px
@@ -99,45 +91,34 @@ def _draw(step: Step, *, sums: bool) -> str:
     wide = min(150, ((540 if chunks <= 5 else 640) - LEFT - RIGHT) // chunks)
     box, part = wide - 20, (wide - 28) // p
     arrived = {(send.dst, send.chunk) for send in step.sends}
-    looks = {"thin": f'stroke-opacity="{style.AXIS}"', "thick": 'stroke-width="2.5"', "empty": 'stroke-dasharray="1 4"'}
+    thin, thick, empty = f'stroke-opacity="{style.AXIS}"', 'stroke-width="2.5"', 'stroke-dasharray="1 4"'
     paths = defaultdict(str)  # one for all that looks alike: a page of separate ones would be five times as large
     heads = [f"chunk {c}" for c in range(chunks)] if chunks > 1 else ["message"]
     texts = [f'<text x="{LEFT + wide * c + 3 + box // 2}" y="14" opacity="{style.QUIET}">{head}</text>'
              for c, head in enumerate(heads)]
-    names = []
+    drawn = ""
     for r, row in enumerate(step.held):
         y = TOP + ROW * r
         paths[f'fill="{style.RANK[r]}"'] += f"M0 {y + 13}h9v9h-9z"
-        names.append(f'<text x="14" y="{y + 22}" font-weight="600">rank {r}</text>')
+        drawn += f'<text x="14" y="{y + 22}" font-weight="600">rank {r}</text>'
         for c, ranks in enumerate(row):
             x = LEFT + wide * c + 3
-            look = looks["thick" if (r, c) in arrived else "thin" if ranks else "empty"]
+            look = thick if (r, c) in arrived else thin if ranks else empty
             paths[f'fill="none" stroke="currentColor" {look}'] += f"M{x} {y}h{box}v{HIGH}h-{box}z"
             for i in ranks:
                 paths[f'fill="{style.RANK[i]}"'] += f"M{x + 4 + i * part} {y + 25}h{part - 1}v5h-{part - 1}z"
             if ranks:
-                texts.append(f'<text x="{x + box // 2}" y="{y + 17}">{_contents(ranks, p, sums)}</text>')
-    drawn = "".join(names) + "".join(f'<path d="{d}" {look}/>' for look, d in paths.items())
-    arrows = [_arrow(send, LEFT + wide * (send.chunk + 1) - 15) for send in step.sends]
+                few = f"{len(ranks)} of {p}" if len(ranks) > (3 if p <= 6 else 2) else "+".join(map(str, sorted(ranks)))
+                text = "sum" if sums and len(ranks) == p else few if sums else f"from {few}"
+                texts.append(f'<text x="{x + box // 2}" y="{y + 17}">{text}</text>')
+    drawn += "".join(f'<path d="{d}" {look}/>' for look, d in paths.items())
+    arrows = ""
+    for src, dst, chunk in step.sends:  # in the gap to the right of the chunk, bent further out the longer
+        x, start, end = LEFT + wide * (chunk + 1) - 15, *(TOP + ROW * r + HIGH // 2 for r in (src, dst))
+        bend, color = x + 6 + min(9, 2 * abs(dst - src)), style.RANK[src]
+        arrows += (f'<path d="M{x} {start}C{bend} {start} {bend} {end} {x + 3} {end}" fill="none" stroke="{color}" '
+                   f'stroke-width="2"/><path d="M{x - 2} {end}l7 -4v8z" fill="{color}"/>')
     width, height = LEFT + wide * chunks + RIGHT, TOP + ROW * p
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
             f'style="max-width:100%;height:auto;color:inherit" font-family="{style.FONT}" font-size="{style.TEXT}" '
-            f'fill="currentColor" aria-hidden="true">{drawn}<g text-anchor="middle">{"".join(texts)}</g>'
-            f"{''.join(arrows)}</svg>")
-
-
-def _contents(ranks: set[int], p: int, sums: bool) -> str:
-    """Whose data a chunk holds, in a few letters."""
-    if sums and len(ranks) == p:
-        return "sum"
-    few = "+".join(map(str, sorted(ranks))) if len(ranks) <= (3 if p <= 6 else 2) else f"{len(ranks)} of {p}"
-    return few if sums else f"from {few}"
-
-
-def _arrow(send: Send, x: int) -> str:
-    """From the sender's row to the receiver's, in the gap to the right of the chunk; bent further out the longer."""
-    start, end = (TOP + ROW * r + HIGH // 2 for r in (send.src, send.dst))
-    bend = x + 6 + min(9, 2 * abs(send.dst - send.src))
-    color = style.RANK[send.src]
-    return (f'<path d="M{x} {start}C{bend} {start} {bend} {end} {x + 3} {end}" fill="none" stroke="{color}" '
-            f'stroke-width="2"/><path d="M{x - 2} {end}l7 -4v8z" fill="{color}"/>')
+            f'fill="currentColor" aria-hidden="true">{drawn}<g text-anchor="middle">{"".join(texts)}</g>{arrows}</svg>')

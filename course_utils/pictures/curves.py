@@ -6,7 +6,7 @@ value; it has a gap where a value is not finite, or has no logarithm, and begins
 
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .. import style
@@ -59,61 +59,47 @@ class Drawing:
                                      alpha=1 if color else 0.3))
         for x, y, text, anchor, bold in self.texts:
             figure.text(x / self.width, 1 - y / self.height, text, ha=sides[anchor],
-                        fontweight="bold" if bold else "normal", parse_math=False, **FONTS)
+                        fontweight="bold" if bold else "normal", **FONTS)
         return to_png(figure)
 
 
-class Axis:
-    """From which value to which, with about five round numbers in it: 1, 2 or 5 times a power of ten."""
+def axis(values: Sequence[float], *, log: bool, tight: bool = False) -> tuple[dict[float, str], Callable]:
+    """About five round numbers, 1, 2 or 5 times a power of ten, with their texts; and where a value lies, from 0 to 1.
 
-    def __init__(self, values: Sequence[float], *, log: bool, whole: bool = False, tight: bool = False) -> None:
-        """`whole`: no fractions; `tight`: not further than the values go, unless it is logarithmic."""
-        low, high = min(values), max(values)
-        if high - low <= 1e-9 * max(abs(low), abs(high)):
-            low, high = (low / 2, high * 2) if log else (low, low + 1) if tight else (low - 1, high + 1)
-        if log:
-            powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-            steps = [m * 10.0**power for power in powers for m in ((1, 2, 5) if high < 300 * low else (1,))]
-            first = max(i for i, step in enumerate(steps) if step <= low * 1.000001)
-            last = min(i for i, step in enumerate(steps) if step >= high * 0.999999)
-            marks = steps[first : last + 1]
-        else:
-            raw = (high - low) / 5
-            power = 10.0 ** math.floor(math.log10(raw))
-            step = max(float(whole), next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999999))
-            marks = [i * step for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
-        self.log = log
-        self.low, self.high = (low, high) if tight and not log else (marks[0], marks[-1])
-        self.marks = [mark for mark in marks if self.low <= mark <= self.high][:: -(-len(marks) // 9)]
-        self.texts = [style.number(mark) for mark in self.marks]
-        if len(set(self.texts)) < len(self.texts):
-            self.texts = [f"{mark:.8g}" for mark in self.marks]
-
-    def places(self, values: Iterable[float], begin: float, length: float) -> list[float]:
-        """Where the values lie, in px, on an axis of this length."""
-        if self.log:
-            scale = length / math.log(self.high / self.low)
-            return [begin + scale * math.log(value / self.low) for value in values]
-        scale = length / (self.high - self.low)
-        return [begin + scale * (value - self.low) for value in values]
+    tight: it goes no further than the values do, unless it is logarithmic, and whole ones get no fractions.
+    """
+    low, high = min(values), max(values)
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        low, high = (low / 2, high * 2) if log else (low, low + 1) if tight else (low - 1, high + 1)
+    if log:
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        steps = [m * 10.0**power for power in powers for m in ((1, 2, 5) if high < 300 * low else (1,))]
+        first = max(i for i, step in enumerate(steps) if step <= low * 1.000001)
+        last = min(i for i, step in enumerate(steps) if step >= high * 0.999999)
+        marks = steps[first : last + 1]
+    else:
+        raw = (high - low) / 5
+        power = 10.0 ** math.floor(math.log10(raw))
+        step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999999)
+        step = max(step, 1) if tight and all(isinstance(value, int) for value in values) else step
+        marks = [i * step for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
+    low, high = (low, high) if tight and not log else (marks[0], marks[-1])
+    marks = [mark for mark in marks if low <= mark <= high][:: -(-len(marks) // 9)]
+    texts = [style.number(mark) for mark in marks]
+    if len(set(texts)) < len(texts):
+        texts = [f"{mark:.8g}" for mark in marks]
+    long = math.log(high / low) if log else high - low
+    return dict(zip(marks, texts, strict=True)), lambda value: (math.log(value / low) if log else value - low) / long
 
 
 def pieces(xs: Sequence[float], ys: Sequence[float], *, log_x: bool = False, log_y: bool = False) -> list[list[Point]]:
     """A series as lines without gaps: of every stretch the lowest and the highest, so that no spike is lost."""
-    n, stretches = len(ys), POINTS // 2 - 1
-    places: Iterable[int] = range(n)
+    n, stretches, places = len(ys), POINTS // 2 - 1, range(len(ys))
     if n > POINTS:
-        keep = {0, n - 1}
-        for k in range(stretches):
-            begin = k * n // stretches
-            part = ys[begin : (k + 1) * n // stretches]
-            if math.isfinite(sum(part)):
-                keep |= {begin + part.index(min(part)), begin + part.index(max(part))}
-            else:  # the gap has to show
-                keep.add(begin + next((i for i, y in enumerate(part) if not math.isfinite(y)), 0))
-        places = sorted(keep)
-    found: list[list[Point]] = []
-    before = math.inf
+        size = [math.inf if math.isnan(y) else y for y in ys].__getitem__  # a gap has to show
+        parts = [range(k * n // stretches, (k + 1) * n // stretches) for k in range(stretches)]
+        places = sorted({0, n - 1}.union(*((min(part, key=size), max(part, key=size)) for part in parts)))
+    found, before = [], math.inf
     for x, y in ((xs[i], ys[i]) for i in places):
         if not math.isfinite(y) or (log_x and x <= 0) or (log_y and y <= 0):
             before = math.inf
@@ -128,15 +114,14 @@ def pieces(xs: Sequence[float], ys: Sequence[float], *, log_x: bool = False, log
 def draw(panels: Panels, *, title: str = "", x_title: str = "step", total: float | None = None, log_x: bool = False,
          log_y: bool = False, markers: bool = False, foot: str = "", unit: str = "rank") -> Drawing:
     """Lay out the panels, three in a row at most; x goes up to `total` at least, and `foot` is a line below."""
-    keys = list(dict.fromkeys(key for series in panels.values() for key in series))
-    keys = sorted(keys) if all(isinstance(key, int) for key in keys) else keys
+    keys = dict.fromkeys(key for series in panels.values() for key in series)
+    keys = sorted(keys, key=lambda key: key if isinstance(key, int) else 0)
     places = {key: key if isinstance(key, int) else i for i, key in enumerate(keys)}
     looks = {key: (style.color(place), style.dash(place)) for key, place in places.items()}
     cut = {name: {key: pieces(*points, log_x=log_x, log_y=log_y) for key, points in series.items()}
            for name, series in panels.items()}
     xs = [x for lines in cut.values() for line in lines.values() for piece in line for x, _ in piece]
-    xs += [total] * bool(total)
-    x_axis = Axis(xs or [1], log=log_x, whole=all(isinstance(x, int) for x in xs), tight=True)
+    x_marks, x_at = axis(xs + [total] * bool(total) or [1], log=log_x, tight=True)
     columns, each = len(panels) if len(panels) <= 3 else 2, {1: 560, 3: 250}.get(len(panels), 376)
     down, w, h = LINE * bool(title), each - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     drawing = Drawing(columns * (each + GAP) - GAP, down + -(-len(panels) // columns) * (HEIGHT + GAP))
@@ -145,19 +130,17 @@ def draw(panels: Panels, *, title: str = "", x_title: str = "step", total: float
         left, top = i % columns * (each + GAP) + LEFT, down + i // columns * (HEIGHT + GAP) + TOP
         ys = [y for line in lines.values() for piece in line for _, y in piece] or [1.0, 10.0]
         ys += [0.0] * (name.endswith("/s") and not log_y)  # a rate is seen against none at all
-        y_axis = Axis(ys, log=log_y)
+        y_marks, y_at = axis(ys, log=log_y)
         drawing.texts += [(left, top - 12, name, "start", True), (left + w / 2, top + h + 34, x_title, "middle", False)]
-        for x, text in zip(x_axis.places(x_axis.marks, left, w), x_axis.texts, strict=True):
-            drawing.texts.append((x, top + h + 16, text, "middle", False))
-        for y, text in zip(y_axis.places(y_axis.marks, top + h, -h), y_axis.texts, strict=True):
+        drawing.texts += [(left + w * x_at(x), top + h + 16, text, "middle", False) for x, text in x_marks.items()]
+        for y, text in ((top + h - h * y_at(y), text) for y, text in y_marks.items()):
             drawing.texts.append((left - 7, y + 4, text, "end", False))
             drawing.lines.append(([(left, y), (left + w, y)], "", 1, ""))
         ends: dict[str, tuple[float, float, str]] = {}
         for key, line in lines.items():
             color, dash = looks[key]
             for piece in line:
-                across, up = zip(*piece, strict=True)
-                points = [*zip(x_axis.places(across, left, w), y_axis.places(up, top + h, -h), strict=True)]
+                points = [(left + w * x_at(x), top + h - h * y_at(y)) for x, y in piece]
                 drawing.lines.append((points, color, 1.8, dash))
                 drawing.lines += [([point], color, 6, "") for point in points if markers or len(points) == 1]
             if line:
@@ -182,9 +165,9 @@ def _write_ends(drawing: Drawing, ends: dict[str, tuple[float, float, str]]) -> 
 
 def _write_legend(drawing: Drawing, names: dict[str, tuple[str, str]]) -> None:
     """Who is who, below the panels, where there are several."""
-    cell = 50 + 6.6 * max(map(len, names), default=0)  # px: as wide as the longest needs
-    beside = max(1, min(6, int(drawing.width / cell)))
     if len(names) > 1:
+        cell = 50 + 6.6 * max(map(len, names))  # px: as wide as the longest needs
+        beside = max(1, min(6, int(drawing.width / cell)))
         for i, (name, (color, dash)) in enumerate(names.items()):
             x, y = 8 + i % beside * cell, drawing.height + i // beside * LINE + 14
             drawing.lines.append(([(x, y - 4), (x + 26, y - 4)], color, 2, dash))

@@ -11,13 +11,9 @@ from .picture import Picture, png_width, script
 
 COLORS = {"F": SHADES["forward"], "B": SHADES["backward"], "W": SHADES["backward-weight"],
           "S": [style.ROLE["communication"]] * 2}
-CONTROLS = (  # name in the state, words, least, most, step
-    ("p", "ranks (p)", 1, 8, 1),
-    ("m", "micro-batches (m)", 1, 16, 1),
-    ("v", "chunks a rank (v)", 1, 4, 1),
-    ("ratio", "backward : forward", 0.5, 3, 0.5),
-    ("link", "link time", 0, 1, 0.1),
-)
+CONTROLS = [  # name in the state, words, least, most, step
+    ("p", "ranks (p)", 1, 8, 1), ("m", "micro-batches (m)", 1, 16, 1), ("v", "chunks a rank (v)", 1, 4, 1),
+    ("ratio", "backward : forward", 0.5, 3, 0.5), ("link", "link time", 0, 1, 0.1)]
 
 
 def explorer(name: str = "GPipe", *, ranks: int = 2, micro_batches: int = 3) -> Picture:
@@ -35,18 +31,14 @@ def explorer(name: str = "GPipe", *, ranks: int = 2, micro_batches: int = 3) -> 
     key = "".join(f'<span style="padding-right:14px"><span style="display:inline-block;width:11px;height:11px;'
                   f'background:{color}"></span> {text}</span>' for text, color in marks.items())
     alt = f"Pipeline explorer. {first.alt}"
-    image = (f'<img src="data:image/png;base64,{base64.b64encode(first.png).decode()}" width="{png_width(first.png)}" '
-             f'alt="{html.escape(first.alt, quote=True)}">')
-    page = (
-        f'<div data-course-pipeline data-lm-suppress-shortcuts="true" role="group" '
-        f'aria-label="{html.escape(alt, quote=True)}" '
+    return Picture(
+        f'<div data-course-pipeline data-lm-suppress-shortcuts="true" role="group" aria-label="{html.escape(alt)}" '
         f'style="max-width:{style.WIDTH}px;font:{style.TEXT}px {style.FONT};padding:4px 8px;color:inherit">'
         f'<div style="font-weight:600;font-size:{style.TEXT + 1}px">Pipeline explorer: who computes which micro-batch, '
-        f"when</div><div data-stage>{image}</div>"
+        f'when</div><div data-stage><img src="data:image/png;base64,{base64.b64encode(first.png).decode()}" '
+        f'width="{png_width(first.png)}" alt="{html.escape(first.alt)}"></div>'
         f'<div data-line aria-live="polite" style="min-height:50px;padding-top:4px"></div>'
         f'<div data-key hidden style="opacity:.85">{key}<br>Numbers are micro-batches; pale boxes are every second '
         "chunk. One forward through all that a rank holds takes 1.</div>"
         f'<script type="application/json">{stored}</script>'
-        f'<script>{script("schedules.js", "explorer.js")}</script></div>'
-    )
-    return Picture(page, alt)
+        f'<script>{script("schedules.js", "explorer.js")}</script></div>', alt)

@@ -2,18 +2,16 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 from .. import style
 from ..timeline import Timeline
 from .picture import FONTS, Picture, blank, to_png
 
-TEXT = FONTS | {"parse_math": False}  # a "$" in a title is one
 LEFT, RIGHT, HEAD, FOOT, LINE = 60, 26, 22, 60, 18  # px beside, above and below the bars, and of a line of text
-LONG = style.WIDTH - LEFT - RIGHT  # px of the time axis
-HIGH, THIN, GAP = 20, 9, 7  # px of a rank's compute lane, of each further one, and below a rank
-LEVELS = 3  # rows that a thin lane is split into when its spans overlap, as buckets under way at once do
+HIGH, THIN, GAP = 20, 9, 7  # px of a rank's compute lane, of all others together, and below a rank
 SHADES = {"forward": (style.ROLE["forward"], "#99C7E0"), "backward": (style.ROLE["backward"], "#EEBF99"),
           "backward-input": (style.ROLE["backward"], "#EEBF99"),
           "backward-weight": (style.ROLE["optimizer"], "#99D8C7")}
@@ -37,18 +35,25 @@ class Box(NamedTuple):
 
 
 def gantt(timeline: Timeline) -> Picture:
-    """A row per rank, a thinner one below it for each further lane; see `Timeline`, which draws itself with this."""
-    ranks, lanes, says = timeline.ranks, timeline.lanes, finding(timeline)
-    tops = [0, *range(HIGH + 2, HIGH + (THIN + 2) * (len(lanes) - 1), THIN + 2)]  # of the lanes
-    row = HIGH + GAP + (THIN + 2) * (len(lanes) - 1)
-    boxes = [box for i, rank in enumerate(ranks) for lane, top in zip(lanes, tops, strict=True)
-             for box in _lane(timeline, rank, lane, row * i + top, thin=top > 0)]
+    """A row per rank, a thin one below it for other lanes than "compute"; `Timeline` draws itself with this."""
+    ranks, says, boxes = timeline.ranks, finding(timeline), []
+    others = sorted({s.lane for s in timeline.spans} - {"compute"})
+    row = HIGH + GAP + (THIN + 2) * bool(others)
+    for i, rank in enumerate(ranks):
+        mine = [s for s in timeline.spans if s.rank == rank]
+        boxes += [Box(s.start - timeline.start, s.seconds, row * i, HIGH, *LOOKS[s.role], s.name)
+                  for s in mine if s.lane == "compute"]
+        thin = [s for s in mine if s.lane != "compute"]
+        # What overlaps, as buckets under way at once do, lies one above the other.
+        levels = 3 if any(after.start < before.end for before, after in pairwise(thin)) else 1
+        boxes += [Box(s.start - timeline.start, s.seconds, row * i + HIGH + 2 + n % levels * THIN / levels,
+                      THIN / levels - (levels > 1), *LOOKS[s.role]) for n, s in enumerate(thin)]
     roles = {s.role for s in timeline.spans}
     looks = {role: look for role, look in LOOKS.items() if role in roles}
-    alt = (f"{timeline.title}{': ' if timeline.title else ''}Gantt chart of {len(timeline):,} spans of {len(ranks)} "
-           f"rank{'s' if len(ranks) != 1 else ''} over {style.duration(timeline.seconds, 4)}. {says}.")
+    alt = (f"{timeline.title}{': ' if timeline.title else ''}Gantt chart of {len(timeline.spans):,} spans of "
+           f"{len(ranks)} rank{'s' if len(ranks) != 1 else ''} over {style.duration(timeline.seconds, 4)}. {says}.")
     return _chart({says if timeline.title else "": (ranks, boxes)}, row, timeline.seconds, looks, alt=alt,
-                  title=timeline.title or says, foot=f"Thin rows: {', '.join(lanes[1:])}." if lanes[1:] else "")
+                  title=timeline.title or says, foot=f"Thin rows: {', '.join(others)}." if others else "")
 
 
 def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str = "", unit: str = "s") -> Picture:
@@ -68,34 +73,16 @@ def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str =
 
 def finding(timeline: Timeline) -> str:
     """What the chart shows, in one sentence."""
-    ranks = timeline.ranks
     if not timeline.seconds:
         return "No spans were recorded"
-    if talk := sum(timeline.busy(r, "communication") for r in ranks):
+    if talk := sum(timeline.busy(rank, "communication") for rank in timeline.ranks):
         return f"{timeline.overlap() / talk:.0%} of the communication happens while the same rank computes"
     takes = Counter()
     for s in timeline.spans:
-        takes[s.role if s.role != "other" else s.name] += s.seconds if s.role != "idle" else 0
+        takes[s.role if s.role != "other" else s.name] += s.seconds * (s.role != "idle")
     (first, most), *_ = takes.most_common(1)
-    idle = timeline.idle()
-    waiting = f", {'ranks wait' if len(ranks) > 1 else 'waiting'} {idle:.0%} of it" if idle >= 0.1 else ""
-    return f"{first.capitalize()} takes {most / (len(ranks) * timeline.seconds):.0%} of the time{waiting}"
-
-
-def _lane(timeline: Timeline, rank: int, lane: str, top: float, *, thin: bool) -> Iterator[Box]:
-    """A rank's lane: with names in its boxes, or thin, where spans that overlap lie one above the other."""
-    ends = [float("-inf")] * (LEVELS if thin else 1)  # of each level: where its last span ends
-    placed = []
-    for s in timeline.spans:
-        if (s.rank, s.lane) == (rank, lane):
-            level = next((i for i, end in enumerate(ends) if end <= s.start), len(ends) - 1)
-            ends[level] = max(ends[level], s.end)
-            placed.append((s, level))
-    levels = 1 + max((level for _, level in placed), default=0)
-    high = THIN / levels if thin else HIGH
-    for s, level in placed:
-        yield Box(s.start - timeline.start, s.seconds, top + high * level, high - (levels > 1), *LOOKS[s.role],
-                  "" if thin else s.name)
+    idle = f", ranks wait {timeline.idle():.0%} of it" if timeline.idle() >= 0.1 else ""
+    return f"{first.capitalize()} takes {most / (len(timeline.ranks) * timeline.seconds):.0%} of the time{idle}"
 
 
 def _pipeline(timeline: Timeline) -> list[Box]:
@@ -127,31 +114,31 @@ def _chart(panels: Mapping[str, tuple[tuple[int, ...], list[Box]]], row: float, 
         "left": LEFT / width, "right": 1 - RIGHT / width, "top": 1 - top / height, "bottom": bottom / height,
         "hspace": head * len(panels) / sum(heights), "height_ratios": heights})[:, 0]
     unit, scale = ("ms", 1000) if unit == "s" and seconds < 10 else (unit, 1)
-    px = LONG / seconds
+    px = (width - LEFT - RIGHT) / seconds
     for ax, high, (heading, (ranks, boxes)) in zip(axes, heights, panels.items(), strict=True):
-        boxes = sorted(boxes, key=lambda b: -b.wide)  # what is inside another lies on top
-        ends = [scale * (b.left + b.wide - (0.9 / px if b.wide * px > 4 else 0)) for b in boxes]  # a seam to the next
-        corners = [[(scale * b.left, b.top), (end, b.top), (end, b.top + b.high), (scale * b.left, b.top + b.high)]
-                   for b, end in zip(boxes, ends, strict=True)]
-        # One collection: an artist for each box would take matplotlib minutes.
-        ax.add_collection(PolyCollection(corners, fc=[b.fill for b in boxes], ec=[b.edge for b in boxes], lw=0.7))
+        boxes, corners = sorted(boxes, key=lambda b: -b.wide), []  # what is inside another lies on top
         for b in boxes:
+            seam = 0.9 / px if b.wide * px > 4 else 0  # to the next box
+            left, right, low = scale * b.left, scale * (b.left + b.wide - seam), b.top + b.high
+            corners.append([(left, b.top), (right, b.top), (right, low), (left, low)])
             if b.text and b.wide * px > 7 * len(b.text) + 3:
                 color = style.GREY if b.fill == "none" else style.ink(b.fill)
                 ax.text(scale * (b.left + b.wide / 2), b.top + b.high / 2, b.text, ha="center", va="center_baseline",
                         color=color, fontsize=style.SMALL * 0.72, parse_math=False)
-        ax.set_title(heading, loc="left", pad=4, **TEXT)
+        # One collection: an artist for each box would take matplotlib minutes.
+        ax.add_collection(PolyCollection(corners, fc=[b.fill for b in boxes], ec=[b.edge for b in boxes], lw=0.7))
+        ax.set_title(heading, loc="left", pad=4, **FONTS)
         ax.set_yticks([row * i + HIGH / 2 for i in range(len(ranks))], [f"rank {rank}" for rank in ranks])
         ax.set(xlim=(0, scale * seconds), ylim=(high, 0), facecolor="none")
-        ax.tick_params(length=0, labelcolor=style.GREY, labelsize=TEXT["fontsize"])
+        ax.tick_params(length=0, labelcolor=style.GREY, labelsize=FONTS["fontsize"])
         ax.grid(axis="x", color=style.GREY, alpha=0.3, lw=0.7)
         ax.set_axisbelow(True)
         ax.spines[:].set_visible(False)
-    axes[-1].set_xlabel(f"time ({unit})", labelpad=2, **TEXT)
+    axes[-1].set_xlabel(f"time ({unit})", labelpad=2, **FONTS)
     axes[-1].xaxis.set_major_formatter("{x:,g}")
-    figure.text(8 / width, 1 - 6 / height, "\n".join(lines), va="top", **TEXT | {"fontsize": 9.7, "weight": "bold"})
-    figure.text(8 / width, 5 / height, foot, **TEXT)
+    figure.text(8 / width, 1 - 6 / height, "\n".join(lines), va="top", **FONTS | {"fontsize": 9.7, "weight": "bold"})
+    figure.text(8 / width, 5 / height, foot, **FONTS)
     figure.legend([Patch(fc=fill, ec=edge, lw=0.8) for fill, edge in looks.values()], looks, ncols=len(looks) or 1,
                   loc="lower left", bbox_to_anchor=(4 / width, LINE * bool(foot) / height), frameon=False,
-                  fontsize=TEXT["fontsize"], labelcolor=style.GREY, handlelength=0.9, handleheight=0.9, borderpad=0.2)
+                  fontsize=FONTS["fontsize"], labelcolor=style.GREY, handlelength=0.9, handleheight=0.9, borderpad=0.2)
     return Picture("", alt, png=to_png(figure))

@@ -48,16 +48,13 @@ def _keep(matrix: Matrix, rows: range, columns: range) -> Matrix:
 
 def _row(rank: int, held: tuple[Matrix, Matrix, Matrix]) -> str:
     """One rank: x, A and y; what it holds in its colour, dots for the rest."""
-    x, a, y = (_table(matrix, style.RANK[rank]) for matrix in held)
+    size = "width:22px;height:20px;line-height:20px;box-sizing:border-box;text-align:center"
+    full = f"background:{style.RANK[rank]};color:{style.ink(style.RANK[rank])}"
+    tables = []
+    for matrix in held:
+        cells = [f'<div style="{size};border:1px dotted {style.GREY}"></div>' if n is None else
+                 f'<div style="{size};{full}">{n}</div>' for row in matrix for n in row]
+        tables.append('<div style="display:grid;grid-template-columns:repeat(4,22px);gap:1px">' + "".join(cells))
     return (f'<div style="display:flex;align-items:center;gap:10px;padding:4px 0;font:{style.TEXT}px {style.FONT}">'
-            f'<div style="font-weight:600;width:48px">rank {rank}</div>{x}<div>·</div>{a}<div>=</div>{y}</div>')
-
-
-def _table(matrix: Matrix, color: str) -> str:
-    def cell(n: int | None) -> str:
-        look = f"background:{color};color:{style.ink(color)}" if n is not None else f"border:1px dotted {style.GREY}"
-        size = "width:22px;height:20px;line-height:20px;box-sizing:border-box;text-align:center"
-        return f'<div style="{size};{look}">{"" if n is None else n}</div>'
-
-    cells = "".join(cell(n) for row in matrix for n in row)
-    return f'<div style="display:grid;grid-template-columns:repeat({len(matrix[0])},22px);gap:1px">{cells}</div>'
+            f'<div style="font-weight:600;width:48px">rank {rank}</div>{tables[0]}</div><div>·</div>{tables[1]}</div>'
+            f"<div>=</div>{tables[2]}</div></div>")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = 255  # of a PNG: text and a dozen hues need no more, and a notebook's outputs stay a quarter of the size
-FONTS = {"color": style.GREY, "fontsize": style.TEXT * 0.72}  # of a PNG's text: px at 100 dpi -> points
+# Of a PNG's text: px at 100 dpi -> points; and a "$" in it is one.
+FONTS = {"color": style.GREY, "fontsize": style.TEXT * 0.72, "parse_math": False}
 
 
 class Picture:
@@ -32,7 +33,7 @@ class Picture:
         return self.alt
 
     def _repr_html_(self) -> str | None:
-        return None if self.png else self.html
+        return self.html or None
 
     def _repr_png_(self) -> tuple[bytes, dict[str, Any]] | None:
         return (self.png, {"width": png_width(self.png), "alt": self.alt}) if self.png else None
@@ -46,18 +47,15 @@ def player(frames: Iterable[Picture | str], *, title: str, alt: str, captions: S
         captions: a line below each frame.
     """
     frames = [frame if isinstance(frame, str) else frame.html for frame in frames]
-    data = {"frames": frames, "captions": list(captions)}
+    alt, data = f"{title}: {alt}", {"frames": frames, "captions": [*captions]}
     # "</script>" inside a frame must not end the script that holds it.
     stored = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    page = (
-        f'<div data-course-player data-lm-suppress-shortcuts="true" role="group" '
-        f'aria-label="{html.escape(f"{title}: {alt}", quote=True)}" style="{style.BOX}">'
-        f"{heading(title)}<div data-stage>{frames[0]}</div>"
+    return Picture(
+        f'<div data-course-player data-lm-suppress-shortcuts="true" role="group" aria-label="{html.escape(alt)}" '
+        f'style="{style.BOX}">{heading(title)}<div data-stage>{frames[0]}</div>'
         f'<div data-line aria-live="polite" style="min-height:18px">1 of {len(frames)}: '
         f"{html.escape(captions[0])}</div>"
-        f'<script type="application/json">{stored}</script><script>{script("player.js")}</script></div>'
-    )
-    return Picture(page, f"{title}: {alt}")
+        f'<script type="application/json">{stored}</script><script>{script("player.js")}</script></div>', alt)
 
 
 def heading(title: str) -> str:
@@ -82,10 +80,9 @@ def to_png(figure: Figure) -> bytes:
     """The bytes of a figure that `blank` made."""
     from PIL import Image  # comes with matplotlib
 
-    full, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(full, format="png", transparent=True)
+    figure.savefig(full := io.BytesIO(), format="png", transparent=True)
     image = Image.open(full).quantize(COLORS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    image.save(small, format="png", optimize=True)
+    image.save(small := io.BytesIO(), format="png", optimize=True)
     return small.getvalue()
 
 

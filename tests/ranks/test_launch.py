@@ -70,8 +70,8 @@ def test_metrics_spans_and_prints_of_every_rank(capsys):
     assert run.column("loss", rank=1) == pytest.approx([1.0, 0.5, 1 / 3])
     assert {(m["rank"], m["step"], m["lr"]) for m in run.metrics} == {(r, s, 0.1) for r in range(2) for s in range(3)}
     assert sorted(run.metrics, key=lambda m: m["time"]) == run.metrics
-    assert len(run.timeline) == 8
-    assert run.timeline.lanes == ("compute", "communication")
+    assert len(run.timeline.spans) == 8
+    assert {span.lane for span in run.timeline.spans} == {"compute", "communication"}
     assert run.output == ["done 0\n", "done 1\n"]
     shown = capsys.readouterr().out
     assert "[rank 0] done 0" in shown
@@ -144,7 +144,7 @@ def test_an_error_keeps_what_was_collected(capsys):
     assert "on purpose" in error.traceback
     assert error.run.column("loss") == [0.5]
     assert error.run.output == ["so far"]
-    assert len(error.run.timeline) == 1
+    assert len(error.run.timeline.spans) == 1
 
 
 def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
