@@ -1,9 +1,7 @@
-"""Exercises of notebook 08: the bytes of the ZeRO stages, owners of parameters, a sharded optimizer on real ranks."""
+"""Exercises of notebook 08: the bytes of the ZeRO stages, a sharded optimizer on real ranks."""
 
 import itertools
-import random
 from collections.abc import Callable, Iterator
-from operator import index
 
 import torch
 import torch.distributed as dist
@@ -33,42 +31,13 @@ def _(answer: Callable) -> Iterator[tuple]:
     yield "", "As in the ZeRO paper's figure 1: 120, 31.4, 16.6 and 1.9 GB for 7.5 billion parameters on 64 ranks."
 
 
-def deal_parameters(sizes, ranks):
-    """The rank that owns each parameter: deal_parameters([1, 2, 3, 6], 2) -> [1, 1, 1, 0]."""
-    owners, loads = [0] * len(sizes), [0] * ranks
-    for number in sorted(range(len(sizes)), key=lambda i: -sizes[i]):  # the largest first
-        owners[number] = loads.index(min(loads))
-        loads[owners[number]] += sizes[number]
-    return owners
-
-
-def largest(sizes: list[int], owners: list[int]) -> int:
-    """How many parameters the fullest rank has."""
-    return max(sum(size for size, o in zip(sizes, owners, strict=True) if o == owner) for owner in owners)
-
-
-@exercise(deal_parameters)
-def _(answer: Callable) -> Iterator[tuple]:
-    draw = random.Random(0)
-    cases = [([4, 4, 4, 4], 4), ([1, 2, 3, 6], 2), ([4096, 64, 4096, 64, 640, 10], 3), ([5, 1], 4), ([7], 1),
-             *(([draw.randint(1, 9) for _ in range(7)], ranks) for ranks in (2, 3, 4))]
-    for sizes, ranks in cases:
-        call, given = f"deal_parameters({sizes}, {ranks})", [*sizes]
-        owners = answer(given, ranks)
-        yield f"{call}: how many owners it returns", owners if owners is None else len(owners)
-        owners = [index(owner) for owner in owners]
-        yield f"{call}: are its owners ranks", [0 <= owner < ranks for owner in owners]
-        most = largest(sizes, deal_parameters(sizes, ranks))
-        yield f"{call}: what the fullest rank gets", AtMost(largest(sizes, owners), most)
-        yield f"{call}: the sizes afterwards, which were not to change", given
-    yield "", "Every parameter has one owner, and no rank has more than it must."
-
-
 def shard_optimizer(parameters, make):
     """A function step(); the parameters start equal on all ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    trained = [p for p in parameters if p.requires_grad]
-    owners = deal_parameters([p.numel() for p in trained], ranks)
+    trained, owners, loads = [p for p in parameters if p.requires_grad], [], [0] * ranks
+    for p in trained:
+        owners.append(loads.index(min(loads)))  # the rank that has least so far
+        loads[owners[-1]] += p.numel()
     mine = [p for p, owner in zip(trained, owners, strict=True) if owner == rank]
     optimizer = make(mine) if mine else None  # torch's optimizers refuse an empty list
 
@@ -91,21 +60,10 @@ def on_the_sum(parameters, make):
     return shard_optimizer(parameters, make)
 
 
-class Trust(SGD):
-    """SGD whose step is as long for each tensor as the tensor is, as in LARS: a piece of a tensor misleads it."""
-
-    def step(self) -> None:
-        for p in self.param_groups[0]["params"]:
-            if p.grad is not None:
-                p.grad *= p.detach().norm() / p.grad.norm()
-        super().step()
-
-
 CASES = {  # the optimizer, its states for each parameter, the layers' sizes
     "SGD": (lambda parameters: SGD(parameters, lr=0.05, momentum=0.9), 1, (6, 7, 5, 3)),
     "Adam": (lambda parameters: Adam(parameters, lr=0.05), 2, (4, 4, 4, 4, 4)),
     "Adam, two parameters": (lambda parameters: Adam(parameters, lr=0.05), 2, (6, 3)),
-    "steps as long as whole tensors": (lambda parameters: Trust(parameters, lr=0.05, momentum=0.9), 1, (6, 7, 5, 3)),
 }
 
 
@@ -144,6 +102,6 @@ def _(answer: Callable) -> Iterator[tuple]:
             step()
             yield f"{case}, the weights after step {number + 1}", dict(model.named_parameters())
         trained = [p.numel() for p in model.parameters() if p.requires_grad]
-        most = each * largest(trained, deal_parameters(trained, dist.get_world_size()))
+        most = each * (sum(trained) // dist.get_world_size() + max(trained))
         yield f"{case}, the numbers in the states that this rank keeps", AtMost(max(kept), most)
     yield "", "The weights of the whole optimizer, and each rank keeps only the states of its own parameters."

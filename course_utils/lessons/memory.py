@@ -6,7 +6,6 @@ Memory is what lies behind tensors: views share it, and it counts once. Of a `DT
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -27,12 +26,9 @@ def held(tensors: Iterable[Tensor]) -> int:
     return sum({memory.data_ptr(): memory.nbytes() for memory in map(storage, tensors)}.values())
 
 
-def tensors(
-    parameters: Iterable[Tensor], optimizer: torch.optim.Optimizer | None = None
-) -> dict[str, list[Tensor]]:
+def tensors(parameters: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> dict[str, list[Tensor]]:
     """These parameters, their gradients, and what the optimizer keeps of them, counts of steps included."""
-    parameters = list(parameters)
-    states = optimizer.state.values() if optimizer is not None else ()
+    parameters, states = list(parameters), optimizer.state.values()
     return {
         "parameters": parameters,
         "gradients": [p.grad for p in parameters if p.grad is not None],
@@ -44,8 +40,7 @@ class Alive(TorchDispatchMode):
     """`with Alive(tensors) as alive: …` adds up, after every operation of torch, the bytes that are there.
 
     Counted are the memory behind `tensors` and all that is made inside, for as long as somebody holds it: activations,
-    gradients, gathered parameters, buffers of messages. FSDP2 empties memory that it will fill again, so sizes are read
-    anew each time. Meta tensors have no memory.
+    gradients, gathered parameters, buffers of messages. Meta tensors have no memory.
 
     Attributes:
         samples: the bytes after each operation.
@@ -64,16 +59,9 @@ class Alive(TorchDispatchMode):
             return NotImplemented  # what it does with its part on this rank comes here next
         made = operation(*args, **kwargs or {})
         self.largest = max(self.largest, self._see(value for value in tree_leaves(made) if type(value) is Tensor))
-        self._sample(operation)
+        # FSDP2 empties memory that it will fill again, so sizes are read anew each time.
+        self.samples.append(sum(memory.nbytes() for memory in self._memory))
         return made
-
-    def _sample(self, operation: Any) -> None:
-        self.samples.append(self.now)
-
-    @property
-    def now(self) -> int:
-        """The bytes that are there."""
-        return sum(memory.nbytes() for memory in self._memory)
 
     @property
     def peak(self) -> int:
@@ -98,78 +86,51 @@ class Meter(Alive):
         budget: bytes; an operation after which more are there raises `MemoryError`, as a device would that has no more.
 
     Attributes:
-        phase: a name that you set, for example "forward"; each operation remembers it.
-        before: bytes that were there when it was made: parameters, gradients, states.
-        by_kind: (phase, {kind: bytes}) after each operation.
+        kinds: {kind: bytes} after each operation.
     """
 
-    def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, budget: float = float("inf")
-    ) -> None:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, budget: float = float("inf")) -> None:
         super().__init__(tensor for group in tensors(model.parameters(), optimizer).values() for tensor in group)
-        self.optimizer, self.budget = optimizer, budget
-        self.phase, self.before = "", self.now
-        self.by_kind: list[tuple[str, dict[str, int]]] = []
+        self.optimizer, self.budget, self.kinds = optimizer, budget, []
         self._parameters = list(model.parameters())  # to look for them after every operation takes long
         self._fixed: dict[str, tuple[int, int]] = {}  # kind -> how many tensors, bytes
 
-    def _sample(self, operation: Any) -> None:
-        super()._sample(operation)
+    def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        made = super().__torch_dispatch__(operation, types, args, kwargs)
         for kind, group in tensors(self._parameters, self.optimizer).items():
             if len(group) != self._fixed.get(kind, (-1, 0))[0]:
                 self._fixed[kind] = len(group), held(group)
         fixed = {kind: size for kind, (_, size) in self._fixed.items()}
-        self.by_kind.append((self.phase, fixed | {"activations": self.samples[-1] - sum(fixed.values())}))
+        self.kinds.append(fixed | {"activations": self.samples[-1] - sum(fixed.values())})
         if self.samples[-1] > self.budget:
-            name = operation.__name__.split(".")[0]
-            raise MemoryError(f"{self.phase or 'the step'} needs {self.samples[-1] / 1e6:.1f} MB at {name}, and the "
-                              f"budget is {self.budget / 1e6:.1f} MB: smaller pieces, or fewer activations kept")
-
-    def peaks(self) -> dict[str, dict[str, int]]:
-        """{phase: {kind: bytes}} at the operation of each phase after which most is there."""
-        found: dict[str, dict[str, int]] = {}
-        for phase, kinds in self.by_kind:
-            if phase not in found or sum(kinds.values()) > sum(found[phase].values()):
-                found[phase] = kinds
-        return found
+            raise MemoryError(f"operation {len(self.samples)}, {operation.__name__.split('.')[0]}, needs "
+                              f"{self.samples[-1] / 1e6:.1f} MB, and the budget is {self.budget / 1e6:.1f} MB")
+        return made
 
     def curves(self) -> dict[str, tuple[list[int], list[float]]]:
         """{kind: (number of the operation, MB)}, for a picture of the step."""
-        numbers = [*range(len(self.by_kind))]
-        return {kind: (numbers, [kinds[kind] / 1e6 for _, kinds in self.by_kind]) for kind in self.by_kind[0][1]}
+        numbers = [*range(1, len(self.kinds) + 1)]
+        return {kind: (numbers, [kinds[kind] / 1e6 for kinds in self.kinds]) for kind in self.kinds[0]}
 
 
 class SavedTensors(saved_tensors_hooks):
-    """`with SavedTensors() as saved: …` counts the bytes that autograd saves for the backward: `now`, and their `peak`.
+    """`with SavedTensors() as saved: …`: `saved.peak` is the most bytes that autograd held for the backward at once.
 
     Parameters are there anyway and do not count.
     """
 
     def __init__(self) -> None:
-        super().__init__(self._save, lambda saved: saved.tensor)
-        self.now = self.peak = 0
-        self._users: Counter[int] = Counter()  # address of the memory -> operations that save it
+        super().__init__(self._save, lambda saved: saved)
+        self.peak = 0
+        self._alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
         super().__enter__()
         return self
 
-    def _save(self, tensor: Tensor) -> _Saved:
-        saved = _Saved(tensor.detach())
+    def _save(self, tensor: Tensor) -> Tensor:
+        saved = tensor.detach()  # an object of its own, which goes with the graph
         if not isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter):
-            self._count(storage(tensor), 1)
-            weakref.finalize(saved, self._count, storage(tensor), -1)
+            self._alive.add(saved)
+            self.peak = max(self.peak, held(self._alive))
         return saved
-
-    def _count(self, memory: UntypedStorage, users: int) -> None:
-        """So many operations more, or fewer, save this memory."""
-        before = self._users[memory.data_ptr()]
-        self._users[memory.data_ptr()] += users
-        if before == 0 or before + users == 0:
-            self.now += users * memory.nbytes()
-        self.peak = max(self.peak, self.now)
-
-
-class _Saved:
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor

@@ -35,13 +35,9 @@ def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def against_whole(attention: Callable[..., Tensor], layout: Callable[[int, int], list[Tensor]], n: int) -> Found:
-    """On a rank: `attention(q, k, v, places)` of its tokens beside `fused` of the whole sequence, both ways.
-
-    `layout(n, ranks)` gives `places`, the positions of every rank's tokens.
-    """
-    places = layout(n, dist.get_world_size())
-    at, whole = places[dist.get_rank()].to(pick()), sequence(n, pick())
+def against_whole(attention: Callable[..., Tensor], places: list[Tensor]) -> Found:
+    """On a rank: `attention(q, k, v, places)`, its tokens at `places[rank]`, beside `fused` of the whole sequence."""
+    at, whole = places[dist.get_rank()].to(pick()), sequence(sum(map(len, places)), pick())
     mine = [t.detach()[:, :, at].contiguous().requires_grad_() for t in whole]
     with SavedTensors() as saved, Traffic() as forward:
         y = attention(*mine, places)
@@ -50,10 +46,5 @@ def against_whole(attention: Callable[..., Tensor], layout: Callable[[int, int],
         y.backward(direction[:, :, at])
     right.backward(direction)
     pairs = [(y, right), *((a.grad, b.grad) for a, b in zip(mine, whole, strict=True))]
-    worst = max(apart(a, b[:, :, at]) for a, b in pairs)
+    worst = max(((a - b[:, :, at]).abs().max() / b.abs().max().clamp(min=1)).item() for a, b in pairs)
     return Found(worst, forward.bytes_sent, backward.bytes_sent, saved.peak)
-
-
-def apart(a: Tensor, b: Tensor) -> float:
-    """The largest difference, as a part of the largest number in b (of 1, where all of b are smaller)."""
-    return ((a - b).abs().max() / b.abs().max().clamp(min=1)).item()

@@ -52,7 +52,7 @@ def finding(by_rank: Sequence[Sequence[Part]], *, unit: str = "rank") -> str:
     return f"each of {len(by_rank)} {unit}s holds {share} of the numbers"
 
 
-def picture(by_rank: Sequence[Sequence[Part]], *, title: str = "", unit: str = "rank") -> Picture:
+def picture(by_rank: Sequence[Sequence[Part]], *, title: str, unit: str = "rank") -> Picture:
     """Every parameter as a rectangle (dim 0 down, dim 1 across), each part in the colour of its rank.
 
     A side is as long as the square root of its size, so that small parameters can be seen, too.
@@ -67,35 +67,24 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str = "", unit: str = "
     figure = blank(style.WIDTH, height)
     ax = figure.add_axes((0, 0, 1, 1), xlim=(0, style.WIDTH), ylim=(height, 0))  # in px
     ax.set_axis_off()
-    says = ": ".join(filter(None, (title, finding(by_rank, unit=unit))))
+    says = f"{title}: {finding(by_rank, unit=unit)}"
     ax.text(8, 6, says, va="top", color=style.GREY, fontsize=9.7, fontweight="bold", parse_math=False)
-    if len(by_rank) > 4:  # parts may be too thin for a number
-        for rank in range(shown := min(len(by_rank), len(style.RANK))):
-            ax.text(style.WIDTH - 20 * (shown - rank), 14, rank, va="center_baseline", color="white", fontsize=SMALL,
-                    bbox={"facecolor": style.color(rank), "linewidth": 0, "pad": 3})
-    most = max((n for parts in tensors for n in parts[0].whole), default=1)
+    most, where = max(n for parts in tensors for n in parts[0].whole), []
     for i, parts in enumerate(tensors):
-        _draw(ax, parts, GAP + i % columns * (SIDE + GAP), 70 + i // columns * LINE, most)
-    where = "; ".join(f"{parts[0].name} {_sizes(parts[0])}: " + ", ".join(
-        f"{unit} {rank} {_region(part)}" for rank, part in enumerate(parts)) for parts in tensors)
-    return Picture("", f"{says}. {where}", png=to_png(figure))
+        label = f"{parts[0].name} {' x '.join(map(str, parts[0].whole))}"
+        _draw(ax, parts, label, GAP + i % columns * (SIDE + GAP), 70 + i // columns * LINE, most)
+        cut = (", ".join(f"{a}:{a + n}" for a, n in zip(part.start, part.shape, strict=True)) for part in parts)
+        where.append(f"{label}: " + ", ".join(f"{unit} {rank} [{place}]" for rank, place in enumerate(cut)))
+    return Picture("", f"{says}. {'; '.join(where)}", png=to_png(figure))
 
 
-def _sizes(part: Part) -> str:
-    return " x ".join(map(str, part.whole))
-
-
-def _region(part: Part) -> str:
-    return "[" + ", ".join(f"{a}:{a + n}" for a, n in zip(part.start, part.shape, strict=True)) + "]"
-
-
-def _draw(ax: Axes, parts: Sequence[Part], left: float, top: float, most: int) -> None:
+def _draw(ax: Axes, parts: Sequence[Part], label: str, left: float, top: float, most: int) -> None:
     """One parameter: a part has the colour of the first rank that holds it; what all hold is grey, and says so."""
     from matplotlib.patches import Rectangle
 
     down, across = (*parts[0].whole, 1, 1)[:2]
     high, wide = (max(9.0, SIDE * math.sqrt(n / most)) for n in (down, across))
-    ax.text(left, top - 8, f"{parts[0].name}\n{_sizes(parts[0])}", va="bottom", color=style.GREY, fontsize=SMALL,
+    ax.text(left, top - 8, label.replace(" ", "\n", 1), va="bottom", color=style.GREY, fontsize=SMALL,
             linespacing=1.25, parse_math=False)
     same: dict[tuple, list[int]] = {}
     for rank, part in enumerate(parts):

@@ -38,31 +38,32 @@ def all_reduced(x: Tensor) -> Tensor:
     return x
 
 
-class _FanOut(torch.autograd.Function):
+class BothWays(torch.autograd.Function):
+    """`BothWays.apply(x, forward, backward)`: forward(x), and backward(gradient) for the gradient of x."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor, forward: Callable, backward: Callable) -> Tensor:
+        ctx.of_gradient = backward
+        return forward(x)
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> tuple:
+        return ctx.of_gradient(gradient), None, None
+
+
+def as_it_is(x: Tensor) -> Tensor:
+    """`x`, in the new tensor that autograd wants."""
+    return x.view_as(x)
+
+
+def fan_out(x: Tensor) -> Tensor:
     """Where a split layer begins: every rank takes the whole `x`; backward, the parts of its gradient are added up."""
-
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:
-        return all_reduced(gradient)
+    return BothWays.apply(x, as_it_is, all_reduced)
 
 
-class _AddUp(torch.autograd.Function):
+def add_up(x: Tensor) -> Tensor:
     """Where it ends: the ranks' partial results are added up; backward, every rank takes the whole gradient."""
-
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return all_reduced(x)
-
-    @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:
-        return gradient
-
-
-fan_out, add_up = _FanOut.apply, _AddUp.apply
+    return BothWays.apply(x, all_reduced, as_it_is)
 
 
 class Columns(nn.Module):
@@ -119,28 +120,11 @@ def _reduce_scatter(x: Tensor) -> Tensor:
     return part.transpose(0, 1).contiguous()
 
 
-class _Gather(torch.autograd.Function):
+def gather(x: Tensor) -> Tensor:
     """`fan_out` where each rank has a part of the sequence: all of it forward; backward, the parts are added up."""
-
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return _all_gather(x)
-
-    @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:
-        return _reduce_scatter(gradient)
+    return BothWays.apply(x, _all_gather, _reduce_scatter)
 
 
-class _ReduceScatter(torch.autograd.Function):
+def reduce_scatter(x: Tensor) -> Tensor:
     """`add_up` where each rank goes on with a part of the sequence."""
-
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return _reduce_scatter(x)
-
-    @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:
-        return _all_gather(gradient)
-
-
-gather, reduce_scatter = _Gather.apply, _ReduceScatter.apply
+    return BothWays.apply(x, _reduce_scatter, _all_gather)

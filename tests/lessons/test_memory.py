@@ -74,71 +74,59 @@ def test_the_largest_part_of_a_dtensor():
     assert launch(largest_of, False, ranks=2, device="cpu", time_limit=30).results == [8 * 100 * 4] * 2
 
 
-def step(model, optimizer, x, y):
-    nn.functional.cross_entropy(model(x), y).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
 @pytest.fixture
 def training():
-    model = models.mlp(256)
+    model, x, y = models.mlp(256), torch.randn(512, 64), torch.randint(10, (512,))
     optimizer = torch.optim.AdamW(model.parameters())
-    x, y = torch.randn(512, 64), torch.randint(10, (512,))
-    step(model, optimizer, x, y)
-    return model, optimizer, x, y
+
+    def step():
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    return model, optimizer, step
 
 
 def test_meter_counts_what_the_allocator_counts(training, tmp_path):
-    with Meter(*training[:2]) as meter, profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
-        step(*training)
+    *what, step = training
+    before = held(tensor for group in tensors(what[0].parameters(), what[1]).values() for tensor in group)
+    with Meter(*what) as meter, profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        step()
     watched.export_chrome_trace(str(tmp_path / "trace.json"))
     trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     events = [event["args"] for event in trace if event.get("name") == "[memory]"]
     growth = max(e["Total Allocated"] for e in events) - events[0]["Total Allocated"] + events[0]["Bytes"]
-    assert meter.peak - meter.before == growth
+    assert meter.peak - before == growth
 
 
 def test_kinds(training):
-    model, optimizer, x, y = training
+    model, optimizer, step = training
     parameters = 4 * sum(p.numel() for p in model.parameters())
     with Meter(model, optimizer) as meter:
-        meter.phase = "forward"
-        loss = nn.functional.cross_entropy(model(x), y)
-        meter.phase = "backward"
-        loss.backward()
-        meter.phase = "end"
-        loss.detach() + 0
-    end, forward = meter.peaks()["end"], meter.peaks()["forward"]
-    assert (end["parameters"], end["gradients"]) == (parameters, parameters)
-    assert end["optimizer states"] == pytest.approx(2 * parameters, rel=1e-3)  # and a counter each
-    assert forward["gradients"] == 0
-    assert forward["activations"] >= 2 * 512 * 256 * 4
-    assert end["activations"] < 1000
-    assert list(end) == list(meter.curves())
+        step()
+    assert {kinds["parameters"] for kinds in meter.kinds} == {parameters}
+    assert (meter.kinds[0]["gradients"], max(kinds["gradients"] for kinds in meter.kinds)) == (0, parameters)
+    assert meter.kinds[-1]["optimizer states"] == pytest.approx(2 * parameters, rel=1e-3)  # and a counter each
+    assert max(kinds["activations"] for kinds in meter.kinds) >= 2 * 512 * 256 * 4
+    assert list(meter.kinds[0]) == list(meter.curves())
 
 
 def test_a_budget(training):
-    model, optimizer, x, y = training
-    with Meter(model, optimizer) as free:
-        step(model, optimizer, x, y)
-    with Meter(model, optimizer, budget=free.peak):
-        step(model, optimizer, x, y)
-    with pytest.raises(MemoryError, match=r"needs [\d.]+ MB at \w+, and the budget is"):  # noqa: SIM117
-        with Meter(model, optimizer, budget=free.peak - 1):
-            step(model, optimizer, x, y)
+    *what, step = training
+    with Meter(*what) as free:
+        step()
+    with Meter(*what, budget=free.peak):
+        step()
+    with pytest.raises(MemoryError, match=r"operation \d+, \w+, needs [\d.]+ MB"), Meter(*what, budget=free.peak - 1):
+        step()
 
 
-@pytest.mark.parametrize("saves", ["x", "both"])
-def test_what_backward_needs_is_saved_and_let_go_after_it(saves):
-    x = torch.ones(10, 4)
-    weight = nn.Parameter(torch.ones(4, 3))
+def test_what_backward_needs_is_saved_and_let_go_after_it():
+    x, weight = torch.ones(10, 4), nn.Parameter(torch.ones(4, 3))
     with SavedTensors() as saved:
-        y = x @ weight  # saves x; the parameter is there anyway
-        if saves == "both":
-            y = y.exp()  # saves its result
-        assert saved.now == (160 if saves == "x" else 160 + 120)
-        y.sum().backward()
-        del y
-    assert saved.now == 0
-    assert saved.peak == (160 if saves == "x" else 160 + 120)
+        (x @ weight).sum().backward()  # saves x; the parameter is there anyway
+        assert saved.peak == 160
+        for _ in range(2):
+            (x @ weight).exp().sum().backward()  # exp saves its result, and both are let go
+    assert saved.peak == 160 + 120

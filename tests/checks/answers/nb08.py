@@ -1,14 +1,13 @@
 """Answers to the exercises of notebook 08."""
 
 import heapq
-import itertools
 from fractions import Fraction
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from course_utils.checks.nb08_sharding import deal_parameters, largest, zero_bytes
+from course_utils.checks.nb08_sharding import zero_bytes
 
 
 def kept_and_cut(parameters, ranks, stage):
@@ -24,26 +23,12 @@ def whole_parameters_only(parameters, ranks, stage):
     return zero_bytes(1, 1, 3) * (parameters // ranks) if stage == 3 else zero_bytes(parameters, ranks, stage)
 
 
-def in_order(sizes, ranks, order=range):
-    """Each to the rank with the least so far, in this order."""
-    owners, loads = np.zeros(len(sizes), int), [(0, rank) for rank in range(ranks)]
-    for i in order(len(sizes)):
+def by_least(parameters):
+    """Owners: the largest first, each to the rank with the least so far."""
+    owners, loads = np.zeros(len(parameters), int), [(0, rank) for rank in range(dist.get_world_size())]
+    for i in np.argsort([p.numel() for p in parameters])[::-1]:
         load, owners[i] = heapq.heappop(loads)
-        heapq.heappush(loads, (load + sizes[i], owners[i]))
-    return owners
-
-
-def by_heap(sizes, ranks):
-    return in_order(sizes, ranks, lambda _: np.argsort(sizes)[::-1])
-
-
-def best_of_all(sizes, ranks):
-    return min(itertools.product(range(ranks), repeat=len(sizes)), key=lambda owners: largest(sizes, owners))
-
-
-def sorts_what_it_got(sizes, ranks):
-    owners = deal_parameters(sizes, ranks)
-    sizes.sort(reverse=True)
+        heapq.heappush(loads, (load + parameters[i].numel(), owners[i]))
     return owners
 
 
@@ -53,12 +38,12 @@ def averaged(parameters):
         p.grad /= dist.get_world_size()
 
 
-def sharded(deal=deal_parameters, average=averaged, make_all=False):
+def sharded(deal=by_least, average=averaged, make_all=False):
     """A shard_optimizer with one thing another way."""
 
     def shard_optimizer(parameters, make):
         trained = [p for p in parameters if p.requires_grad]
-        owners = deal([p.numel() for p in trained], dist.get_world_size())
+        owners = deal(trained)
         mine = [p for p, owner in zip(trained, owners, strict=True) if owner == dist.get_rank()]
         optimizer = make(trained if make_all else mine) if mine else None
 
@@ -79,7 +64,7 @@ def sharded(deal=deal_parameters, average=averaged, make_all=False):
 def an_optimizer_each(parameters, make):
     """One optimizer for each of its parameters, whose gradients are averaged, and freed, as soon as they are ready."""
     trained = [p for p in parameters if p.requires_grad]
-    owners = by_heap([p.numel() for p in trained], dist.get_world_size())
+    owners = by_least(trained)
     optimizers = [make([p]) for p, owner in zip(trained, owners, strict=True) if owner == dist.get_rank()]
 
     def step():
@@ -94,7 +79,7 @@ def an_optimizer_each(parameters, make):
 
 
 def in_flat_pieces(parameters, make):
-    """As in the notebook: right for optimizers that work number by number."""
+    """As in the notebook."""
     trained, rank, ranks = [p for p in parameters if p.requires_grad], dist.get_rank(), dist.get_world_size()
     flat = torch.nn.utils.parameters_to_vector(trained).detach()
     pieces = [piece.clone() for piece in flat.tensor_split(ranks)]
@@ -113,19 +98,14 @@ def in_flat_pieces(parameters, make):
 
 RIGHT = {
     "zero_bytes": [kept_and_cut, exact],
-    "deal_parameters": [by_heap, best_of_all],
-    "shard_optimizer": [sharded(), an_optimizer_each],
+    "shard_optimizer": [an_optimizer_each, in_flat_pieces],
 }
 WRONG = {
     "zero_bytes": [
         whole_parameters_only, lambda parameters, ranks, stage: zero_bytes(parameters, ranks, max(stage - 1, 0)),
         lambda parameters, ranks, stage: None if stage == 3 else zero_bytes(parameters, ranks, stage),
     ],
-    "deal_parameters": [
-        in_order, sorts_what_it_got, lambda sizes, ranks: [owner + 1 for owner in by_heap(sizes, ranks)],
-        lambda sizes, ranks: by_heap(sizes, ranks)[::-1],
-    ],
     "shard_optimizer": [
-        sharded(make_all=True), in_flat_pieces, sharded(in_order), sharded(average=lambda trained: None),
+        sharded(make_all=True), sharded(lambda trained: [0] * len(trained)), sharded(average=lambda trained: None),
     ],
 }
