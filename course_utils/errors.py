@@ -15,13 +15,12 @@ NOT_THEIRS = ("<", PACKAGE, sysconfig.get_paths()["stdlib"])
 class CourseError(Exception):
     """Base of all errors of `course_utils`; a notebook shows its message and the cell's line, without our frames."""
 
-    def _render_traceback_(self) -> list[str]:
-        # IPython's hook for exceptions that know how they want to be shown.
+    def _render_traceback_(self) -> list[str]:  # IPython's hook for exceptions that know how to be shown
         return in_words(self, self)
 
 
 class DeviceError(CourseError):
-    """A device was asked for that this machine does not have."""
+    """A device was asked for that is not here."""
 
 
 class RankError(CourseError):
@@ -35,22 +34,17 @@ class RankError(CourseError):
         run: the `Run` with what was collected until then: metrics, output, timeline.
     """
 
-    def __init__(
-        self, message: str, *, rank: int | None, cause: str, traceback: str, run: Any, advice: str = ""
-    ) -> None:
-        super().__init__("\n".join(filter(None, [message, advice])))
-        self.said = message
-        self.rank, self.cause, self.traceback, self.run = rank, cause, traceback, run
+    def __init__(self, said: str, *, rank: int | None, cause: str, traceback: str, run: Any, advice: str = "") -> None:
+        super().__init__("\n".join(filter(None, [said, advice])))
+        self.said, self.rank, self.cause, self.traceback, self.run = said, rank, cause, traceback, run
 
 
 def in_words(error: BaseException, message: object) -> list[str]:
     """What a notebook shows of an error: its kind and message, and the cell's line, without our frames."""
-    lines = [f"{type(error).__name__}: {message}"]
+    said = f"{type(error).__name__}: {message}"
     frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
-    cells = [frame for frame in frames if cell_name(frame[0])]
-    if cells and "  Cell" not in lines[0]:
-        lines.append(place(cells[-1]))
-    return lines
+    cells = [place(frame) for frame in frames if cell_name(frame[0])]
+    return [said] if "  Cell" in said else [said, *cells[-1:]]
 
 
 def cell_name(file: str) -> str | None:

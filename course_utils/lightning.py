@@ -1,9 +1,8 @@
-"""What the course adds to Lightning 2.6.6: live plots, a look into a running trainer, cores for `accelerator="tpu"`.
+"""What the course adds to Lightning 2.6.6: live plots, and cores for `accelerator="tpu"`.
 
-Lightning starts a TPU's cores by forking the notebook's process, which must not have used XLA before, and on virtual
-cores (threads of one process) several of its assumptions do not hold. So `use_cores` replaces its launcher's one
-method: the trainer travels by value to `xla.launch`, and what comes back is what Lightning itself brings back from
-cores: state, metrics and weights of the first one.
+Lightning forks the notebook's process into cores, which must not have used XLA before, and expects no threads. So
+`use_cores` replaces its launcher's one method: the trainer travels by value to `xla.launch`, and what comes back is
+what Lightning brings back itself: state, metrics and weights of the first core.
 """
 
 import logging
@@ -15,7 +14,7 @@ from typing import Any
 import torch_xla.runtime as xr
 from lightning.fabric.accelerators.xla import XLAAccelerator
 from lightning.fabric.utilities import move_data_to_device
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import XLAStrategy
 from lightning.pytorch.strategies.launchers.xla import _XLALauncher
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -24,29 +23,22 @@ from .pictures.live import LivePlot
 from .ranks.report import report
 from .xla.launch import VIRTUAL_CORES, launch
 
-CHATTER = (
-    "does not have many workers",  # a hint for large data sets; the digits are in memory
-    "smaller than the logging interval",
-    "The `srun` command is available",
-    "[TG]PU available but not used",
-    "Using `DistributedSampler` with the dataloaders",
-)
+CHATTER = ("does not have many workers|smaller than the logging interval|The `srun` command is available|"
+           "[TG]PU available but not used|Using `DistributedSampler` with the dataloaders")
 
 
 def quiet() -> None:
     """Lightning's notices and hints are left out; its warnings about mistakes, and its errors, stay."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for chatter in CHATTER:
-        warnings.filterwarnings("ignore", f".*{chatter}")
+    warnings.filterwarnings("ignore", f".*({CHATTER})")
 
 
 class LiveCallback(Callback):
     """Give what the module logs at each step to a `LivePlot`: `Trainer(callbacks=[LiveCallback(plot)])`.
 
-    The plot does not travel: what ranks and cores log goes to the plot of the launch by `report`. A value on an
-    accelerator is read one step late. Reading waits for the device; by then it has computed that step while the host
-    was preparing the next one, so neither waits for the other.
+    What ranks and cores log goes to the plot of the launch by `report`. A value on an accelerator is read one step
+    late: then it is computed, and neither device nor host waits for the other.
     """
 
     def __init__(self, plot: LivePlot | None = None) -> None:
@@ -55,10 +47,9 @@ class LiveCallback(Callback):
         self._late: tuple[int, dict[str, Any]] = 0, {}  # a step, and what it has logged
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"plot": None, "_known": {}, "_late": (0, {})}
+        return LiveCallback().__dict__  # the plot does not travel
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Send what the step before has logged."""
         self._send()
         self._late = trainer.global_step - 1, self._news(trainer)
 
@@ -67,7 +58,6 @@ class LiveCallback(Callback):
         self._late[1].update(self._news(trainer))
 
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
-        """Send what is left, and close the plot."""
         self.on_train_epoch_end(trainer)  # the last epoch's means are there only now
         self._send()
         self.on_exception()
@@ -88,29 +78,9 @@ class LiveCallback(Callback):
             send(step, **{name: value.item() for name, value in values.items()})
 
 
-class Witness(Callback):
-    """Look into the running trainer, on every rank or core, and keep what was seen: `seen[rank]["start"]`, ….
-
-    `start` and `end`, functions of (trainer, module), are called when training starts and when it ends; they return CPU
-    tensors, numbers, text. On cores the answers of all come back by themselves; from ranks, return `witness.seen`.
-    """
-
-    def __init__(self, *, start: Callable[[Trainer, LightningModule], Any] = lambda trainer, module: None,
-                 end: Callable[[Trainer, LightningModule], Any] = lambda trainer, module: None) -> None:
-        self.start, self.end = start, end
-        self.seen: dict[int, dict[str, Any]] = {}
-
-    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
-        self.seen[trainer.global_rank] = {"start": self.start(trainer, module)}
-
-    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
-        self.seen[trainer.global_rank]["end"] = self.end(trainer, module)
-
-
 def use_cores() -> int:
-    """Let `Trainer(accelerator="tpu")` find cores here, a TPU's, or where there is none, eight virtual ones; how many.
-
-    Lightning then starts them by `xla.launch`, on a TPU, too, so that live plots, prints and errors arrive by core.
+    """Let `Trainer(accelerator="tpu")` find cores here, a TPU's or eight virtual ones, and start them by `xla.launch`,
+    on a TPU, too, so that live plots, prints and errors arrive by core; how many there are.
     """
     quiet()
     if os.environ.get("PJRT_DEVICE") != "TPU":  # also beside a TPU that xla.setup(device="CPU") leaves alone
@@ -123,29 +93,20 @@ def use_cores() -> int:
 def _launch(launcher: _XLALauncher, function: Callable, *args: Any, trainer: Trainer, **kwargs: Any) -> Any:
     """Stands in for `_XLALauncher.launch`: run `function` on all cores, return what the first one returned."""
     plots = [callback.plot for callback in trainer.callbacks if isinstance(callback, LiveCallback)]
-    run = launch(_on_a_core, launcher, trainer, function, args, kwargs,
-                 cores=launcher._strategy.num_processes, live=plots[0] if plots else None)
-    for _, seen in run.results:
-        for witness, theirs in zip(_witnesses(trainer), seen, strict=True):
-            witness.seen |= theirs
-    output, _ = run.results[0]
+    output = launch(_on_a_core, launcher, trainer, function, args, kwargs,
+                    cores=launcher._strategy.num_processes, live=plots[0] if plots else None).results[0]
     launcher._recover_results_in_main_process(output, trainer)
     return output.trainer_results
 
 
-def _on_a_core(launcher: _XLALauncher, trainer: Trainer, function: Callable, args: tuple,
-               kwargs: dict[str, Any]) -> tuple[Any, list[dict]]:
-    """What Lightning's `_wrapping_function` does on each core, and what the witnesses there saw."""
+def _on_a_core(launcher: _XLALauncher, trainer: Trainer, function: Callable, args: tuple, kwargs: dict) -> Any:
+    """What Lightning's `_wrapping_function` does on each core."""
     quiet()
     # The rank is kept in one place for the whole process, and cores may share it: so whoever looks asks its own thread.
     rank_zero_only.rank = core = _MyRank()
     XLAStrategy.setup_distributed = lambda strategy: None  # would set it to the number of whichever core came last
     output = launcher._collect_rank_zero_results(trainer, function(*args, **kwargs))
-    return move_data_to_device(output, "cpu") if core == 0 else None, [one.seen for one in _witnesses(trainer)]
-
-
-def _witnesses(trainer: Trainer) -> list[Witness]:
-    return [callback for callback in trainer.callbacks if isinstance(callback, Witness)]
+    return move_data_to_device(output, "cpu") if core == 0 else None
 
 
 class _MyRank:

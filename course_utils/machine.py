@@ -6,7 +6,6 @@ import os
 import platform
 import re
 from dataclasses import dataclass
-from html import escape
 from importlib.metadata import distributions
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 from .errors import DeviceError
-from .style import FONT, WIDTH
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +36,7 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True)
 class Machine:
-    """What can be used here, memory in bytes; shows itself as a card."""
+    """What can be used here, memory in bytes; its text is a card."""
 
     about: str  # "Linux x86_64 · Python 3.12.1 · torch 2.13.0"
     cores: float
@@ -53,17 +51,15 @@ class Machine:
 
     @property
     def accelerators(self) -> tuple[Device, ...]:
-        """All devices but the CPU."""
         return self.devices[1:]
 
     @property
     def ranks(self) -> int:
-        """How many ranks `launch` starts unless told: one on each accelerator where there are 2 to 8, else 4."""
+        """How many ranks `launch` starts unless told."""
         return default_ranks(self._gpus)
 
     @property
-    def _gpus(self) -> int:
-        """Accelerators that ranks can have one each of."""
+    def _gpus(self) -> int:  # that ranks can have one each of
         return sum(device.kind != "mps" for device in self.accelerators)
 
     def runs(self, ranks: int) -> str:
@@ -90,11 +86,9 @@ class Machine:
             rows.append(("GPU", here, f"{', '.join(names)}: {_gib(memory)} each", "native"))
         if not self.accelerators:
             rows.append(("GPU", "none that torch can use", "the meta device stands in as a second device", "not here"))
-        if self.xla:
-            tpu = self.tpu or "virtual cores of XLA's CPU client"
-            rows.append(("TPU", tpu, self.xla, "native" if self.tpu else "virtual"))
-        else:
-            rows.append(("TPU", self.tpu or "none", "torch_xla is not installed in this kernel", "not here"))
+        tpu = self.tpu or ("virtual cores of XLA's CPU client" if self.xla else "none")
+        xla = self.xla or "torch_xla is not installed in this kernel"
+        rows.append(("TPU", tpu, xla, ("native" if self.tpu else "virtual") if self.xla else "not here"))
         how = self.how(self.ranks)
         processes = "real processes" + " that take turns on the cores" * (how == "virtual")
         return [*rows, ("ranks", self.runs(self.ranks), processes, how)]
@@ -102,18 +96,6 @@ class Machine:
     def __repr__(self) -> str:
         rows = [f"  {what:<9}{MARKS[how]} {how:<11}{here} · {more}" for what, here, more, how in self.rows()]
         return "\n".join([f"This machine: {self.about}", *rows, *(f"  note: {note}" for note in self.notes)])
-
-    def _repr_html_(self) -> str:
-        # Inline styles only: they survive where a notebook is not trusted, and touch nothing else on the page.
-        cell = '<td style="text-align:left;border-top:1px solid rgba(128,128,128,.3);padding:4px 14px 4px 0'
-        rows = "".join(
-            f'<tr style="background:none">{cell}">{what}</td>{cell};white-space:nowrap">{MARKS[how]} {how}</td>'
-            f'{cell};width:100%"><b>{escape(here)}</b> · {escape(more)}</td></tr>'
-            for what, here, more, how in self.rows()
-        )
-        notes = "".join(f"<div>Note: {escape(note)}</div>" for note in self.notes)
-        return (f'<div style="font:13px/1.4 {FONT};max-width:{WIDTH}px"><b>This machine</b>&ensp;{escape(self.about)}'
-                f'<table style="border-collapse:collapse;font-size:inherit;color:inherit">{rows}</table>{notes}</div>')
 
 
 def discover() -> Machine:
@@ -147,9 +129,7 @@ def pick(want: str | int | torch.device | None = None, *, ranks: int | None = No
     """The device asked for by name or, of accelerators, by index; or the best one here: in a rank, the rank's own.
 
     `ranks` asks for the kind of device that `launch(…, ranks=ranks)` runs on, for what is compared with those ranks.
-
-    Raises:
-        DeviceError: there is no such device; the message names those that there are.
+    A device that is not there is a DeviceError, which names those that are.
     """
     import torch
 
@@ -185,7 +165,7 @@ def ranks_accelerator() -> tuple[str | None, int]:
 
 
 def default_ranks(accelerators: int) -> int:
-    """How many ranks to start with so many accelerators: one on each of 2 to 8, else 4, on the CPU."""
+    """One on each of 2 to 8, else 4, on the CPU."""
     return min(accelerators, 8) if accelerators > 1 else 4
 
 
@@ -223,7 +203,6 @@ def _accelerator() -> tuple[str | None, int]:
 
 
 def _accelerators() -> list[Device]:
-    """Every device of that kind."""
     import torch
 
     kind, count = _accelerator()

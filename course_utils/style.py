@@ -4,7 +4,6 @@ One palette for light and dark pages: every colour keeps 3:1 or more on white an
 colour, except in a PNG, and never takes a series' colour: that takes a mark beside it.
 """
 
-import functools
 import html
 import math
 import re
@@ -17,18 +16,10 @@ ROLE = {
     "optimizer": "#009E73",
     "idle": "#808080",
     "other": "#8A7A00",
-}
-"""Colour of each kind of work in a timeline."""
-
+}  # the colour of each kind of work in a timeline
 RANK = ("#0072B2", "#D55E00", "#009E73", "#C060A8", "#8A7A00", "#8A63D2", "#808080", "#00899B")
-"""Colour of each rank; rank 8 starts again with another dash pattern."""
-
-DASH = ("", "7 3", "2 2.5", "9 3 2 3")
-"""Dash pattern of each rank (SVG units), from rank 4 on again: colour is never the only cue."""
-
-GREY = "#797979"
-"""Text and axes of a PNG, which cannot follow the page's theme: 4.3:1 on white and on #111, the most there can be."""
-
+DASH = ("", "7 3", "2 2.5", "9 3 2 3")  # of each rank (SVG units), from rank 4 on again: colour is never the only cue
+GREY = "#797979"  # text and axes of a PNG, which cannot follow the page: 4.3:1 on white and #111, the most there can be
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
 TEXT, SMALL = 12, 11  # font sizes in px
 WIDTH = 760  # a figure's full width in px
@@ -47,7 +38,6 @@ _WORDS = {
 _ROLE_OF = {word: role for role, words in _WORDS.items() for word in words.split()}
 
 
-@functools.cache
 def role_of(name: str) -> str:
     """Role of a span by its name: the first word that is known ("all-reduce bucket 2" -> "communication")."""
     words = re.findall("all-to-all|[a-z]+", name.lower().replace("_", "-"))
@@ -60,7 +50,7 @@ def color(rank: int) -> str:
 
 
 def dash(rank: int) -> str:
-    """Dash pattern of a rank or series; ranks 8 to 15 repeat the colours, not the dashes."""
+    """Dash pattern of a rank or series; ranks 8 to 15 repeat colours, not dashes."""
     return DASH[(rank + rank // len(RANK)) % len(DASH)]
 
 

@@ -1,5 +1,6 @@
 """The callbacks for Lightning, and its Trainer on virtual cores: live, equal on all. (And to the loop: notebook 18.)"""
 
+import hashlib
 import os
 import re
 
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from course_utils import LivePlot, RankError, launch, xla  # noqa: E402
 from course_utils.lessons import data, models  # noqa: E402
-from course_utils.lightning import LiveCallback, Witness, quiet, use_cores  # noqa: E402
+from course_utils.lightning import LiveCallback, quiet, use_cores  # noqa: E402
 
 PLAIN = dict.fromkeys(["logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"], False)
 PLAIN["num_sanity_val_steps"] = 0
@@ -57,6 +58,18 @@ def flat(model):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).cpu()
 
 
+def fingerprint(weights):
+    return hashlib.sha1(weights.numpy().tobytes()).hexdigest()
+
+
+class Prints(L.Callback):
+    def on_train_start(self, trainer, module):
+        print("starts with", fingerprint(flat(module)))
+
+    def on_train_end(self, trainer, module):
+        print("ends with", fingerprint(flat(module)))
+
+
 def fit(module, replicas, *callbacks, **where):
     quiet()
     trainer = L.Trainer(max_epochs=2, callbacks=[*callbacks], devices=replicas, **PLAIN, **where)
@@ -89,23 +102,20 @@ def test_in_this_process_the_trainer_is_drawn(capfd):
 
 
 @pytest.mark.parametrize(("where", "replicas"), [("ranks", 2), ("cores", 8)])
-def test_replicas_are_drawn_and_seen_and_end_alike(where, replicas, capfd):
+def test_replicas_are_drawn_and_start_and_end_alike(where, replicas, capfd):
     def train(accelerator, **strategy):
-        witness = Witness(start=lambda trainer, module: flat(module), end=lambda trainer, module: flat(module))
-        module = Module()
-        trainer = fit(module, replicas, callback, witness, accelerator=accelerator, **strategy)
-        return witness.seen, flat(module), trainer.callback_metrics["accuracy"].item()
+        trainer = fit(module := Module(), replicas, callback, Prints(), accelerator=accelerator, **strategy)
+        return flat(module), trainer.callback_metrics["accuracy"].item()
 
     callback = LiveCallback(plot := LivePlot("loss", "accuracy"))
     if where == "ranks":
-        found = launch(train, "cpu", strategy="ddp", ranks=2, live=plot, device="cpu", show=False).results
-        seen, weights, last = found[0][0] | found[1][0], *found[0][1:]
+        weights, last = launch(train, "cpu", strategy="ddp", ranks=2, live=plot, device="cpu").results[0]
     else:
-        seen, weights, last = train("tpu")  # the weights came back
-        assert capfd.readouterr().err == ""
-    assert sorted(seen) == [*range(replicas)]
-    assert all(torch.equal(one["start"], flat(models.mlp())) for one in seen.values())
-    assert all(torch.equal(one["end"], weights) for one in seen.values())
+        weights, last = train("tpu")  # the weights came back
+    out, err = capfd.readouterr()
+    assert err == ""
+    for when, these in ("starts", flat(models.mlp())), ("ends", weights):
+        assert out.count(f"{when} with {fingerprint(these)}") == replicas, out
     assert all(plot.data["loss"][i][0] == [*range(STEPS)] for i in range(replicas))
     assert last == pytest.approx(plot.data["accuracy"][0][1][-1])
 

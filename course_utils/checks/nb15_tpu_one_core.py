@@ -5,16 +5,14 @@ They run in the notebook's own process, because a TPU belongs to one.
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy, pad
 
-from ..errors import CourseError
 from ..lessons import models
 from ..machine import plural
-from ..xla import counters, tolerance
+from ..xla import Counters, counters, tolerance
 from .compare import AtMost, kind
 from .exercise import exercise
 from .probes import batch
@@ -22,25 +20,15 @@ from .probes import batch
 fresh = itertools.count(1)  # a width that no program of this process has, so that every compile is counted
 
 
-def core() -> torch.device:
-    """The XLA device of this kernel."""
-    try:
-        import torch_xla
-    except ModuleNotFoundError:
-        raise CourseError("This exercise runs on torch_xla: choose the kernel PyTorch/XLA.") from None
-    return torch_xla.device()
-
-
-@contextmanager
-def counted() -> Iterator[SimpleNamespace]:
-    """`.here` is what happened inside, and in the `sync` at its end."""
+def counted(call: Callable, *args: Any) -> tuple[Any, Counters]:
+    """What it returns, and what happened in it and in the `sync` at its end."""
     import torch_xla
 
     torch_xla.sync()
-    before, found = counters(), SimpleNamespace()
-    yield found
+    before = counters()
+    result = call(*args)
     torch_xla.sync()
-    found.here = counters() - before
+    return result, counters() - before
 
 
 def remove_recompiles(lines, table):
@@ -56,25 +44,24 @@ def remove_recompiles(lines, table):
 @exercise(remove_recompiles, here=True, mistakes={
     "the places that were filled up count in the mean, as if they were character 0": lambda lines, table:
         table[torch.stack([pad(line, (0, 64 - len(line))) for line in lines]).to(table.device)].mean(1),
-    "each sum is divided by 64, not by the length of its line": lambda lines, table:
-        remove_recompiles(lines, table) * torch.tensor([[len(line) / 64] for line in lines]).to(table.device),
 })
 def _(answer: Callable) -> Iterator[tuple]:
+    import torch_xla
+
     generator, compiles = torch.Generator().manual_seed(0), 0
     vectors, more = torch.randn(40, 24, generator=generator), next(fresh)
     for call in range(8):  # the longest line is another one in each
         lengths = torch.randperm(62 - 2 * call, generator=generator)[:11] + 2
         lines = [torch.randint(40, (n,), generator=generator) for n in [*lengths.tolist(), 64 - 2 * call]]
-        table = pad(vectors, (0, more)).to(core())
-        with counted() as ran:
-            means = answer(lines, table)
-        where, compiles = f"call {call + 1}", compiles + ran.here.compiles
+        table = pad(vectors, (0, more)).to(torch_xla.device())
+        means, ran = counted(answer, lines, table)
+        where, compiles = f"call {call + 1}", compiles + ran.compiles
         yield f"{where}: what it returns", kind(means)
         yield f"{where}: the device of the means", means.device.type
         yield f"{where}: the means, in the first 24 columns", means.detach().cpu().float()[:, :24], tolerance()
         yield f"{where}: the lines and the table afterwards, which were not to change", [lines, table.cpu()[:, :24]]
-        yield f"{where}: whether a program ran on the XLA device", ran.here.executions != 0
-        yield f"{where}: downloads from the XLA device", AtMost(ran.here.downloads, 0)
+        yield f"{where}: whether a program ran on the XLA device", ran.executions != 0
+        yield f"{where}: downloads from the XLA device", AtMost(ran.downloads, 0)
         yield f"programs compiled until {where}, each call with other lengths", AtMost(compiles, 5)
     yield "", f"{plural(compiles, 'compile')} in 8 calls with 96 lines."
 
@@ -94,8 +81,10 @@ def read_once(step, batches):
         lambda step, batches: torch.stack([step(x, y).detach() for x, y in batches]).tolist(),
 })
 def _(answer: Callable) -> Iterator[tuple]:
+    import torch_xla
+
     for steps in (6, 1, 4):
-        model = models.mlp(24).to(core())
+        model = models.mlp(24).to(torch_xla.device())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
         def step(x, y, model=model, optimizer=optimizer):
@@ -105,14 +94,13 @@ def _(answer: Callable) -> Iterator[tuple]:
             optimizer.step()
             return loss
 
-        batches = [tuple(tensor.to(core()) for tensor in batch(number, 16)) for number in range(steps)]
-        with counted() as ran:
-            losses = answer(step, batches)
+        batches = [tuple(tensor.to(torch_xla.device()) for tensor in batch(number, 16)) for number in range(steps)]
+        losses, ran = counted(answer, step, batches)
         where = plural(steps, "step")
         yield f"{where}: the losses", losses, tolerance()
         yield f"{where}: losses that are tensors, not floats", sum(isinstance(loss, torch.Tensor) for loss in losses)
         yield f"{where}: the batches that are still in the list", len(batches)
-        yield f"{where}: downloads", AtMost(ran.here.downloads, 1)
-        yield f"{where}: steps that are a program of their own", min(ran.here.executions, steps)
-        yield f"{where}: programs, one a step and one that collects", AtMost(ran.here.executions, steps + 1)
+        yield f"{where}: downloads", AtMost(ran.downloads, 1)
+        yield f"{where}: steps that are a program of their own", min(ran.executions, steps)
+        yield f"{where}: programs, one a step and one that collects", AtMost(ran.executions, steps + 1)
     yield "", "One program a step, and one download."

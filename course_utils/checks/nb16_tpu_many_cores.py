@@ -1,6 +1,5 @@
 """Exercise of notebook 16, looked at on two and three cores: replicas that train as one process."""
 
-import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,27 +11,19 @@ from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, DistributedSampler
 
 from .. import xla
-from ..errors import CourseError, RankError
+from ..errors import CourseError
 from ..lessons import models
 from ..ranks.run import Run
 from .compare import kind
 from .exercise import exercise
 from .probes import Rows
 
-TPU_STARTS = 180.0  # seconds more
-
 
 def on_cores(*task: Any, ranks: int, time_limit: float, spmd: bool = False, **_: Any) -> Run:
-    """`task` on `ranks` virtual cores, with SPMD on 8, or on all of a TPU; a crash of XLA's own is tried again."""
+    """`task` on `ranks` virtual cores, with SPMD on 8, or on all of a TPU, which takes longer to start."""
     tpu = os.environ.get("PJRT_DEVICE") == "TPU"
-    limit, cores = time_limit + TPU_STARTS * tpu, None if tpu or spmd else ranks
-    start = functools.partial(xla.launch, *task, cores=cores, spmd=spmd, time_limit=limit, show=False)
-    try:
-        return start()
-    except RankError as error:
-        if error.cause != "SIGSEGV":
-            raise
-        return start()
+    cores = None if tpu or spmd else ranks
+    return xla.launch(*task, cores=cores, spmd=spmd, time_limit=time_limit + 180.0 * tpu, show=False)
 
 
 def several() -> int:
@@ -40,8 +31,7 @@ def several() -> int:
     import torch_xla.runtime as xr
 
     if (cores := xr.global_runtime_device_count()) == 1:
-        raise CourseError('this exercise needs several cores, and this TPU has one: restart the kernel, call '
-                          'xla.setup(device="CPU") for virtual ones, and run the notebook again')
+        raise CourseError('several cores are needed: restart, and call xla.setup(device="CPU") for virtual ones')
     return cores
 
 

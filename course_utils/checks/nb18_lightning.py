@@ -25,13 +25,9 @@ def steps_per_epoch(samples, batch, devices, drop_last):
     return each // batch if drop_last else -(-each // batch)
 
 
-def not_filled_up(samples, batch, devices, drop_last):
-    each = samples // devices
-    return each // batch if drop_last else -(-each // batch)
-
-
 @exercise(steps_per_epoch, mistakes={
-    "the sampler fills up, so that all devices get equally many: round a device's share up": not_filled_up,
+    "the sampler fills up, so that all devices get equally many: round a device's share up":
+        lambda samples, batch, devices, drop_last: steps_per_epoch(samples // devices, batch, 1, drop_last),
     "these are the steps of one device with all samples: each gets its share of them":
         lambda samples, batch, devices, drop_last: steps_per_epoch(samples, batch, 1, drop_last),
 })
@@ -113,8 +109,7 @@ def fit(module: Any) -> dict[str, list]:
     seen: dict[str, list] = {"lr": [], "loss": [], "accuracy": []}
 
     def log(trainer: Trainer, name: str) -> None:
-        value = trainer.callback_metrics.get(name)
-        seen[name].append(None if value is None else value.item())
+        seen[name].append(trainer.callback_metrics.get(name, torch.tensor(torch.nan)).item())
 
     class Notes(Callback):
         def on_before_optimizer_step(self, trainer: Trainer, module: Any, optimizer: Any) -> None:

@@ -1,8 +1,7 @@
 """What happens inside the process of a TPU's cores, real or virtual; the notebook's side is `launch.py`.
 
 On a TPU, `torch_xla.launch` starts a process a chip. On XLA's CPU client one process holds all cores, each a thread
-with a device of its own: that is how torch_xla runs there, and `replicas.py` makes it work. With SPMD there is one
-thread, and all cores are devices of one program.
+with a device of its own (`replicas.py` makes that work). With SPMD one thread's program has all cores as devices.
 """
 
 import multiprocessing as mp
@@ -24,7 +23,7 @@ _shared: tuple[Task, Connection, Any]
 
 
 def main(cores: list[int], connection: Connection, output: Connection, task: bytes) -> None:
-    """Run all cores; the caller is `Cores`. What XLA prints, which knows no cores, goes to `output`. Never returns."""
+    """Run all cores; what XLA prints, which knows no cores, goes to `output`. Never returns."""
     enter(output)
     imported = dict(os.environ)  # torch_xla, imported by the server, left its own settings here
     todo: Task = pickle.loads(task)
@@ -38,21 +37,20 @@ def main(cores: list[int], connection: Connection, output: Connection, task: byt
     if todo.backend == SPMD:
         _one(0, xr.use_spmd)
     elif os.environ["PJRT_DEVICE"] == "TPU":
-        chips()
+        chips()  # a process each
     else:
         _threads()
     leave(connection)
 
 
 def share(task: Task, connection: Connection) -> None:
-    """Give all cores this task and this connection, be they threads or processes."""
+    """Give all cores this, be they threads or processes."""
     global _shared
     _shared = task, connection, mp.get_context("fork").Lock()
     sys.stdout, sys.stderr = _ByCore(sys.stdout), _ByCore(sys.stderr)
 
 
 def chips() -> None:
-    """A process for each chip of a TPU."""
     import torch_xla
 
     torch_xla.launch(_one, start_method="fork")
@@ -75,17 +73,13 @@ def _threads() -> None:
 
 
 def start_autograd() -> None:
-    """Let autograd start its threads, one a device, now that XLA has its devices; it does so in its first backward.
-
-    Else the first backward might find too few of them (a CPU's, before XLA was used), or be several cores' at once.
-    """
+    """Autograd starts its threads, one a device, in its first backward: let that be when XLA has its devices."""
     import torch
 
     torch.ones((), requires_grad=True).backward()
 
 
 def _one(core: int, prepare: Callable[[], None] = lambda: None) -> None:
-    """Be core `core`, from the first line to the result."""
     task, connection, lock = _shared
     session = Session(core, connection, task.began, lock)
     begin(session, whole_process=False)

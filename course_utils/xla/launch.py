@@ -4,7 +4,6 @@ What a real TPU needs was written from torch_xla's sources; nobody has run the c
 """
 
 import os
-import re
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -18,23 +17,15 @@ from ..ranks.run import Run
 from . import core
 
 VIRTUAL_CORES, MOST_CORES = 8, 64  # eight: as many as a v5e-8, v6e-8 or v3-8 has
-TRIED = "2.9"  # the torch_xla that the course was run with
-PIP = f"%pip install torch=={TRIED}.0 'torch_xla[tpu]=={TRIED}.0', then restart the kernel."
-# Kaggle's images set them for one process; with a process a chip, the TPU then refuses to start ("Expected 4 worker
-# addresses, got 1": Lightning-AI/pytorch-lightning#20244).
+# Kaggle's images set them for one process; with one a chip, the TPU refuses to start (pytorch-lightning#20244).
 PRESET = ("TPU_PROCESS_ADDRESSES", "CLOUD_TPU_TASK_ID")
-# XLA's CPU client waits 5 s for a late core, says so, and after 10 s ends the process.
-LATE = re.compile(r"Expected (?P<expected>\d+) threads .* only (?P<arrived>\d+) of them arrived")
 
 
 def setup(device: str | None = None) -> None:
     """Choose the TPU where there is one, else XLA's CPU client, and print which; call it before `import torch_xla`.
 
-    Args:
-        device: "CPU" for virtual cores although there is a TPU, for example one with a single core.
-
-    Raises:
-        CourseError: this kernel has no torch_xla, or one that does not fit its torch; the message says what to do.
+    `device="CPU"` gives virtual cores beside a TPU, for example one with a single core. A kernel without torch_xla is a
+    CourseError, whose message says what to do.
     """
     installed = _versions()
     if device is not None:
@@ -50,16 +41,8 @@ def setup(device: str | None = None) -> None:
     print(f"{installed}: {where}.")
 
 
-def launch(
-    function: Callable,
-    *args: Any,
-    cores: int | None = None,
-    spmd: bool = False,
-    live: LivePlot | None = None,
-    time_limit: float | None = 300.0,
-    show: bool = True,
-    **kwargs: Any,
-) -> Run:
+def launch(function: Callable, *args: Any, cores: int | None = None, spmd: bool = False, live: LivePlot | None = None,
+           time_limit: float | None = 300.0, show: bool = True, **kwargs: Any) -> Run:
     """Run `function(*args, **kwargs)` on every core and wait for all of them.
 
     Inside, it is ordinary torch_xla: `torch_xla.device()` is the core's own, `xr.global_ordinal()` its number. Virtual
@@ -69,14 +52,8 @@ def launch(
     Args:
         cores: how many; on a TPU all it has, elsewhere 8 virtual ones unless told otherwise.
         spmd: call the function once, with `xr.use_spmd()` on: every core is a device of one program.
-        function, live, time_limit (seconds), show: as `course_utils.launch` takes them.
 
-    Returns:
-        A `Run` with results, metrics and output by core (one of each with `spmd`). Tensors arrive on the CPU.
-
-    Raises:
-        CourseError: nothing was started; the message says what to change.
-        RankError: a core raised, died or never finished; all others were ended.
+    The rest, what is returned (tensors on the CPU, one result with `spmd`) and the errors are those of `launch`.
     """
     check_call(function, live=live, time_limit=time_limit)
     _versions()
@@ -99,7 +76,6 @@ class Cores(Crew):
     """All cores of one launch, ranks that share a process; with SPMD one program that has them all."""
 
     main = staticmethod(core.main)
-    said = ""  # what XLA said last
 
     def groups(self) -> list[list[int]]:
         return [list(range(self.run.ranks))]
@@ -108,42 +84,24 @@ class Cores(Crew):
         return "the SPMD program" if self.run.unit == "program" else super().who(rank)
 
     def heard_output(self, member: Member, data: bytes) -> None:
-        self.said = (self.said + data.decode(errors="replace"))[-(1 << 16) :]
-        self.output.add(None, data)
-
-    def death(self, member: Member) -> tuple[str, str]:
-        if late := LATE.search(self.said):
-            return "Stuck", (
-                f"{late['arrived']} of {late['expected']} cores reached a collective, and XLA ended them all after "
-                "waiting for the others: every core must run the same program, collectives included"
-            )
-        return super().death(member)
+        self.output.add(None, data)  # of no core: XLA's own words
 
 
 def tolerance(fine: float = 1e-5) -> float:
-    """How far what the cores compute may lie from the CPU's: `fine` on virtual cores, 1000 times that on a TPU.
-
-    A TPU multiplies float32 in bfloat16; what that does to small networks was found by rounding factors on a CPU.
-    """
+    """How far from the CPU's a result may lie: `fine` on virtual cores; 1000 times that on a TPU (bfloat16)."""
     return fine if _choose_device() == "CPU" else 1000 * fine
 
 
 def _versions() -> str:
-    """The installed pair; a CourseError when it is none."""
+    """What is installed; a CourseError where torch_xla is not."""
     try:
-        xla, torch = version("torch_xla"), version("torch")
+        return f"torch_xla {version('torch_xla')}, torch {version('torch')}"
     except PackageNotFoundError:
         raise CourseError(
             "this kernel has no torch_xla: `make lab` builds it behind JupyterLab, on Linux x86-64 with Python 3.11 to "
             "3.13, in some minutes. When it is ready, choose Kernel, Change Kernel…, PyTorch/XLA, and run again. On a "
-            f"TPU (Colab, Kaggle, a VM): {PIP}"
+            "TPU (Colab, Kaggle, a VM): %pip install torch==2.9.0 'torch_xla[tpu]==2.9.0', then restart the kernel."
         ) from None
-    if torch.split(".")[:2] != xla.split(".")[:2]:
-        raise CourseError(
-            f"torch {torch} and torch_xla {xla} are no pair: torch_xla is compiled against one torch. Install "
-            f"torch=={xla.split('+')[0]} beside it, then restart the kernel."
-        )
-    return f"torch_xla {xla}, torch {torch}"
 
 
 def _choose_device() -> str:
@@ -168,5 +126,5 @@ def _virtual(cores: int) -> dict[str, str]:
         "PJRT_CPU_ASYNC_CLIENT": "0",  # a program runs where it is started, so that a core's programs keep their order
         "XLA_THREAD_POOL_SIZE": str(2 * cores),  # each core's program needs a thread, or a collective never meets
         "NPROC": str(2 * cores),
-        "TF_CPP_MIN_LOG_LEVEL": "2",  # only errors; `Cores` reads the one that says a core is late
+        "TF_CPP_MIN_LOG_LEVEL": "2",  # only errors, as that a core is late
     }

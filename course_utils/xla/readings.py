@@ -9,7 +9,7 @@ from ..lessons.shards import Part
 from ..machine import plural
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 class Counters(NamedTuple):
@@ -44,8 +44,8 @@ def counters() -> Counters:
     return Counters(times("CompileTime"), executions, times("TransferToDeviceTime"), times("TransferFromDeviceTime"))
 
 
-def sharding(what: nn.Module | Mapping[str, Tensor]) -> list[list[Part]]:
-    """What each device holds of tensors by name, or of a module's parameters; `shards.picture` draws it.
+def sharding(tensors: Mapping[str, Tensor]) -> list[list[Part]]:
+    """What each device holds of tensors by name; `shards.picture` draws it.
 
     Call it in the program of `xla.launch(…, spmd=True)`. What is still to be computed is computed first: XLA decides
     then how it is sharded. A tensor that is not sharded lies whole on every device.
@@ -54,15 +54,15 @@ def sharding(what: nn.Module | Mapping[str, Tensor]) -> list[list[Part]]:
     from torch_xla import _XLAC
 
     held: list[list[Part]] = [[] for _ in range(xr.global_runtime_device_count())]
-    for name, tensor in (what if isinstance(what, Mapping) else dict(what.named_parameters())).items():
+    for name, tensor in tensors.items():
         tensor = getattr(tensor, "global_tensor", tensor)  # what mark_sharding returns holds the tensor
         _XLAC._xla_sync_multi([tensor], [], wait=True, sync_xla_data=False)
-        places = [...] * len(held)
+        whole = tuple(slice(0, n) for n in tensor.shape)
+        places = [whole] * len(held)
         if "devices" in _XLAC._get_xla_sharding_spec(tensor):  # else "" or "{replicated}"
             [shards] = _XLAC._get_local_shard_replica_and_indices([tensor])
-            places = [indices for _, indices in shards]
-        for parts, place in zip(held, places, strict=True):
-            cut = [slice(0, n) for n in tensor.shape] if place is ... else place
+            places = [whole if indices is ... else indices for _, indices in shards]
+        for parts, cut in zip(held, places, strict=True):
             start, shape = tuple(s.start for s in cut), tuple(s.stop - s.start for s in cut)
             parts.append(Part(name, tuple(tensor.shape), start, shape))
     return held

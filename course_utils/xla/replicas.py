@@ -8,13 +8,11 @@ Found by experiment with torch_xla 2.9.0; on a TPU nothing of this is used. What
 2. A core that starts a program waits until its previous one has ended, which needs the other cores. So each waits for
    its own device first, without the lock.
 3. Reading a tensor (`.item()`, `.cpu()`, `if x:`) compiles and runs what is pending, past that lock; and what torch_xla
-   creates on first use (its compilation cache, its table of CPU fallbacks) is not safe to create from two threads.
-   So a read first runs what is pending, under the lock, and then only copies.
+   creates on first use is not safe to create from two threads. So a read first runs what is pending, under the lock.
 4. Programs that differ never meet (1), and torch_xla writes the numbers 0 and 1 into a program, and passes equal
    numbers as one: `x * rank` makes programs of their own on cores 0 and 1. Without two flags each number is passed in.
-5. The tokens that order collectives lie in a table with a row for each core and without a lock (`g_all_reduce_tokens`
-   of cross_replica_reduces.cpp). Cores whose first collectives insert their rows at one moment may crash: once in some
-   hundred runs, more often on a busy machine. So all rows are there before the cores start.
+5. The tokens that order collectives lie in a table without a lock (`g_all_reduce_tokens` of cross_replica_reduces.cpp).
+   Cores that insert their rows at one moment may crash, once in some hundred runs: so the rows are there before.
 6. The thread that runs backward must be the core's own: a hook that all-reduces would find another core's device.
 """
 
@@ -24,7 +22,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-RUN = ("_xla_sync_multi", "_xla_step_marker")  # of torch_xla's C++: where programs are compiled and started
+RUN = ("_xla_sync_multi", "_xla_step_marker")  # of torch_xla's C++: where programs start
 READ = ("item", "cpu", "to", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
 COMPARE = ("equal", "allclose")  # of torch: they read inside
 NUMBERS = ("FLAGS_torch_lazy_enable_device_data_cache", "FLAGS_torch_lazy_handle_special_scalars")  # of torch's C++
@@ -35,7 +33,7 @@ _run: Callable  # torch_xla's own `_xla_sync_multi`
 
 
 def install() -> None:
-    """Once in a process that will hold several virtual cores, before the first tensor is on one."""
+    """Once in a process, before the first tensor is on a virtual core."""
     import torch
     import torch_xla
     import torch_xla.core.xla_model as xm
@@ -55,7 +53,7 @@ def install() -> None:
 
 
 def make_tokens() -> None:
-    """Once, before the cores are threads: each core's row in the table of tokens."""
+    """Once, before the cores are threads."""
     import torch_xla
     import torch_xla.core.xla_model as xm
 
@@ -77,8 +75,7 @@ def prepare() -> None:
 def wait() -> None:
     """Until this core's last program has ended; holds neither the interpreter's lock nor ours.
 
-    Asking for a tensor that is computed already compiles nothing, and waits for the device. A thread that is no core
-    (a loader's, a step closure's) starts no programs of its own, and waits for none.
+    Asking for a computed tensor compiles nothing, and waits. A thread that is no core (a loader's) waits for none.
     """
     if settled := getattr(_core, "settled", None):
         _run(settled, [], wait=True)

@@ -8,7 +8,6 @@ not know its page; the most that one colour can have on both is 4.3:1.
 import json
 import re
 from contextlib import chdir
-from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
@@ -17,10 +16,9 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from course_utils import Span, Timeline, discover, pictures, schedules, style
+from course_utils import Span, Timeline, pictures, schedules, style
 from course_utils.checks.verdict import Verdict
 from course_utils.lessons import choosing, course_map
-from course_utils.machine import Device
 from course_utils.pictures import curves
 from course_utils.planner import Cluster
 from tests.test_style import contrast
@@ -77,8 +75,6 @@ class Reader(HTMLParser):
 
 
 def pages() -> dict[str, str]:
-    devices = Device("cpu", "cpu", "a CPU", 2**30), Device("cuda:0", "cuda", "a GPU", 2**30)
-    machine = replace(discover(), devices=devices, cores=2.0, tpu="TPU v5e, 8 chips", xla=None, notes=("a note",))
     verdicts = {state: Verdict("name", state, "Some `code`.", "2", "3")
                 for state in ("solved", "wrong", "not yet")}
     players = {"collective": pictures.collective("reduce-scatter", 8), "matmul": pictures.matmul("row", 4)}
@@ -96,8 +92,7 @@ def pages() -> dict[str, str]:
         "map": path,
     }
     return ({kind: picture.html for kind, picture in drawn.items()} | frames
-            | {kind: verdict._repr_html_() for kind, verdict in verdicts.items()}
-            | {"card": machine._repr_html_()})
+            | {kind: verdict._repr_html_() for kind, verdict in verdicts.items()})
 
 
 def test_html_can_be_read_on_both_pages() -> None:
