@@ -153,7 +153,7 @@ def pick(want: str | int | torch.device | None = None, *, ranks: int | None = No
         name = f"{kind}:{name}"
     if name in (*names, "meta"):
         return torch.device(name)
-    hint = ' torch calls NVIDIA and AMD GPUs "cuda", Apple\'s "mps" and Intel\'s "xpu".' * name.isalpha()
+    hint = ' torch calls NVIDIA and AMD GPUs "cuda", Apple\'s "mps", Intel\'s "xpu".' * name.isalpha()
     raise DeviceError(f'"{want}" is no device of this machine. It has {", ".join(names)}: ask for one of them, or call '
                       f"pick() for the best.{hint}")
 

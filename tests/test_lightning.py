@@ -10,7 +10,6 @@ pytest.importorskip("torch_xla")
 L = pytest.importorskip("lightning")
 
 import torch  # noqa: E402
-from lightning.fabric.accelerators.xla import XLAAccelerator  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -129,12 +128,3 @@ def test_the_plot_is_closed_when_a_fit_fails_and_the_next_ones_work(accelerator)
     trainer = fit(module := Module(), replicas, accelerator=accelerator)
     [metrics] = trainer.validate(module, HELD_OUT, verbose=False)
     assert metrics["accuracy"] == pytest.approx(accuracy(module), abs=1e-6)
-
-
-def test_use_cores_takes_what_a_tpu_has(monkeypatch):
-    """Four on a v4-8; beside a TPU that `xla.setup(device="CPU")` leaves alone, virtual ones."""
-    monkeypatch.setattr(XLAAccelerator, "is_available", staticmethod(lambda: True))
-    monkeypatch.setattr(XLAAccelerator, "auto_device_count", staticmethod(lambda: 4))
-    for device, there in (("TPU", 4), ("CPU", 8)):
-        monkeypatch.setenv("PJRT_DEVICE", device)
-        assert use_cores() == L.Trainer(accelerator="tpu", **PLAIN).num_devices == there

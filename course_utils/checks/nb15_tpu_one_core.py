@@ -1,7 +1,4 @@
-"""Exercises of notebook 15, looked at by what XLA compiled, ran and read: lines without recompiles, losses read once.
-
-They run in the notebook's own process, because a TPU belongs to one.
-"""
+"""Exercises of notebook 15, by what XLA compiled, ran and read in the notebook's own process: a TPU belongs to one."""
 
 import itertools
 from collections.abc import Callable, Iterator

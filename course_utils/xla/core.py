@@ -93,10 +93,9 @@ class _ByCore:
         self.rest = rest
 
     def write(self, text: str) -> int:
-        if (session := current()) is None:
-            return self.rest.write(text)
-        session.send("output", text.encode(errors="replace"))
-        return len(text)
+        if session := current():
+            session.send("output", text.encode(errors="replace"))
+        return len(text) if session else self.rest.write(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rest, name)  # flush, fileno, …

@@ -16,7 +16,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 
-from course_utils import CourseError, LivePlot, RankError, pick, report, xla
+from course_utils import LivePlot, RankError, pick, report, xla
 from tests.kernel import eventually
 
 
@@ -63,15 +63,6 @@ def test_arguments_and_closures_travel_by_value_again_and_again() -> None:
     assert offset == [10]
 
 
-def test_spmd_is_one_program_with_all_devices() -> None:
-    def program() -> tuple:
-        print("once")
-        return xr.is_spmd(), xr.global_runtime_device_count()
-
-    run = xla.launch(program, spmd=True)
-    assert (run.results, run.output, run.unit) == ([(True, 8)], ["once\n"], "program")
-
-
 @pytest.mark.parametrize("spmd", [False, True])
 def test_what_is_left_on_the_device_comes_back_on_the_cpu(spmd: bool) -> None:
     def work(given: torch.Tensor) -> dict:
@@ -107,11 +98,6 @@ def test_a_fault_is_named(name: str) -> None:
         xla.launch(function, cores=4, spmd=name.endswith("SPMD"), time_limit=600, show=False)
     assert (caught.value.rank, caught.value.cause) == who_and_why
     assert all(word in str(caught.value) for word in words), caught.value
-
-
-def test_too_many_cores_start_nothing() -> None:
-    with pytest.raises(CourseError, match="cores=65: there can be 1 to 64"):
-        xla.launch(ordinals, cores=65)
 
 
 BACKWARD = """

@@ -59,14 +59,6 @@ def replica(step=mean, batches=dealt, seed=0, core=None, back=lambda model: mode
     return train_replica
 
 
-def on_core_0(model):
-    import torch_xla.runtime as xr
-
-    return model if xr.global_ordinal() == 0 else None
-
-
 RIGHT = {"train_replica": [replica(by_hand, strided), replica(back=lambda model: model.cpu())]}
-WRONG = {"train_replica": [
-    replica(core=0), replica(summed), replica(back=lambda model: model.state_dict()), replica(back=on_core_0),
-]}
+WRONG = {"train_replica": [replica(core=0), replica(summed), replica(back=lambda model: model.state_dict())]}
 NEEDS_XLA = {*RIGHT}

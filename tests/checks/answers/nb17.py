@@ -27,11 +27,6 @@ def by_spec(mlp, x, mesh):
         xs.ShardingSpec(xs.get_global_mesh(), axes).apply(tensor)
 
 
-def frozen(mlp, x, mesh):
-    mlp.up.weight.requires_grad_(False)
-    shard_mlp(mlp, x, mesh)
-
-
 def a_mesh_of_its_own(mlp, x, mesh):
     import numpy as np
     import torch_xla.distributed.spmd as xs
@@ -41,6 +36,7 @@ def a_mesh_of_its_own(mlp, x, mesh):
 
 RIGHT = {"shard_mlp": [by_spec, marked((0, None), (1, None), (1,), (None, 1), (None,))]}
 WRONG = {"shard_mlp": [
-    a_mesh_of_its_own, marked(x=None), frozen, marked(("model", None), ("data", None), ("data",), (None, "data")),
+    a_mesh_of_its_own, marked(x=None), marked(up=(None, "model"), down=("model", None)),  # as they are multiplied
+    marked(("model", None), ("data", None), ("data",), (None, "data")),
 ]}
 NEEDS_XLA = {*RIGHT}

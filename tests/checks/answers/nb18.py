@@ -1,7 +1,6 @@
 """Answers to the exercises of notebook 18; `port_the_loop` needs Lightning."""
 
 import copy
-import math
 
 import torch
 import torch.distributed as dist
@@ -21,10 +20,6 @@ def by_range(samples, batch, devices, drop_last):
 def by_loader(samples, batch, devices, drop_last):
     sampler = DistributedSampler(range(samples), devices, devices - 1)
     return len(DataLoader(range(samples), batch, sampler=sampler, drop_last=drop_last))
-
-
-def of_the_global_batch(samples, batch, devices, drop_last):
-    return (math.floor if drop_last else math.ceil)(samples / (batch * devices))
 
 
 def changed(**methods):
@@ -90,23 +85,17 @@ def not_returned(self, batch, index):
     super(type(self), self).training_step(batch, index)
 
 
-def forgets_validation(model, lr, steps):
-    module = port_the_loop(model, lr, steps)
-    del type(module).validation_step
-    return module
-
-
 RIGHT = {
     "steps_per_epoch": [by_range, by_loader],
     "port_the_loop": [own_accuracy(over_ranks), by_hand],
 }
 WRONG = {
     "steps_per_epoch": [
-        of_the_global_batch, lambda samples, batch, devices, drop_last: -(-samples // devices) // batch,
+        lambda samples, batch, devices, drop_last: -(-samples // devices) // batch,
         lambda *given: max(1, steps_per_epoch(*given)),
     ],
     "port_the_loop": [
-        changed(training_step=not_returned), forgets_validation, lambda model, lr, steps: model,
+        changed(training_step=not_returned), lambda model, lr, steps: model,
         lambda model, lr, steps: port_the_loop(copy.deepcopy(model), lr, steps),
     ],
 }
