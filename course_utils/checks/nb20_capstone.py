@@ -1,4 +1,4 @@
-"""Exercises of notebook 20: seven faults to name by what is seen of them, and five functions to mend."""
+"""Exercises of notebook 20: six faults to name by what is seen of them, and four functions to mend."""
 
 import difflib
 import itertools
@@ -30,19 +30,17 @@ FAULTS = {
     "data stall": ("slow loader", "slow data", "data loading", "input stall", "slow data loader", "slow dataloader"),
     "slow link": ("slow network", "slow interconnect", "slow communication"),
     "unbalanced pipeline": ("unbalanced stages", "pipeline imbalance", "imbalanced pipeline", "unbalanced stage"),
-    "recompilation": ("recompile", "recompiles", "recompilations", "recompile each step", "recompiling"),
     "wrong loss scale": ("loss scale", "accumulation without division", "wrong scale", "missing division"),
     "no set_epoch": ("set epoch", "missing set epoch", "set epoch missing", "forgotten set epoch", "same order"),
     "learning rate too high": ("learning rate", "too high a learning rate", "too high learning rate", "lr too high"),
     "silent rank": ("dead rank", "missing rank", "hang", "rank that never arrives", "rank never arrives"),
 }
 VALUES = ("wrong loss scale", "no set_epoch", "learning rate too high")
-TIMES = ("straggler", "data stall", "slow link", "unbalanced pipeline", "recompilation")
+TIMES = ("straggler", "data stall", "slow link", "unbalanced pipeline")
 SAME_TIME = "It changes the numbers, not the time they take: the bars would be those of the healthy job."
 NO_STAGES = "Every rank has the whole model here: nobody waits for a neighbour's activations."
 ENDED = "A rank that others wait for would keep them for ever. This run ended."
 NO_TIME = "It costs time, and no axis of this picture is a time: the curves would be those of the healthy job."
-ONE_DEVICE = "This job runs in one process, on one device."
 
 # Why a wrong name is wrong: what the picture of the case would show, or cannot show.
 AGAINST = {
@@ -50,21 +48,18 @@ AGAINST = {
         "data stall": "The data bars would be long. Here they hardly show.",
         "slow link": "Every rank's all-reduce would be long. Look for one that is short each time.",
         "unbalanced pipeline": NO_STAGES,
-        "recompilation": "Every rank compiles for itself: the forwards of all ranks would be long.",
         "silent rank": ENDED,
     },
     "B": dict.fromkeys(VALUES, SAME_TIME) | {
         "straggler": "The bars of one rank would be longer than those of the others. Here all ranks look alike.",
         "slow link": "The all-reduces would be what takes long. Which bars are the longest?",
         "unbalanced pipeline": NO_STAGES,
-        "recompilation": "The forwards would be what takes long. Which bars are the longest?",
         "silent rank": ENDED,
     },
     "C": dict.fromkeys(VALUES, SAME_TIME) | {
         "straggler": "The same work would take longer on one rank. A bar is a layer, and bars are alike; count them.",
         "data stall": "Rank 0 alone reads the batches, and it is the first to be done.",
         "slow link": "The last rank would wait again and again for a message. Once it has begun, it has no gap.",
-        "recompilation": "The forwards in which something is compiled would be longer than others. These are alike.",
         "silent rank": ENDED,
     },
     "D": dict.fromkeys(TIMES, NO_TIME) | {
@@ -77,11 +72,7 @@ AGAINST = {
         "learning rate too high": "The loss would jump about from epoch to epoch. Each curve lies just below the last.",
         "silent rank": ENDED,
     },
-    "F": dict.fromkeys(VALUES, "It changes the loss. Neither of these two curves would know.") | {
-        "straggler": ONE_DEVICE, "slow link": ONE_DEVICE, "unbalanced pipeline": ONE_DEVICE, "silent rank": ONE_DEVICE,
-        "data stall": "It makes steps long, too, but the left curve would not rise for it.",
-    },
-    "G": dict.fromkeys(TIMES, "It makes a run slow, but every rank comes to the last all-reduce. Who had returned?")
+    "F": dict.fromkeys(TIMES, "It makes a run slow, but every rank comes to the last all-reduce. Who had returned?")
     | dict.fromkeys(VALUES, "It changes the numbers; the ranks would all return."),
 }
 
@@ -91,9 +82,9 @@ def name_abc():
     return {"A": "straggler", "B": "data stall", "C": "unbalanced pipeline"}
 
 
-def name_defg():
-    """What is wrong in D, E, F and G: names from the list."""
-    return {"D": "wrong loss scale", "E": "no set_epoch", "F": "recompilation", "G": "silent rank"}
+def name_def():
+    """What is wrong in D, E and F: names from the list."""
+    return {"D": "wrong loss scale", "E": "no set_epoch", "F": "silent rank"}
 
 
 def plain(said: str) -> str:
@@ -125,7 +116,7 @@ def look_at_names(solution: Callable) -> Callable:
     return look
 
 
-for names in (name_abc, name_defg):
+for names in (name_abc, name_def):
     exercise(names, here=True, mistakes=misnamed(names))(look_at_names(names))
 
 
@@ -219,35 +210,6 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"{where}: the weights after it", weights(model)
         yield f"{where}: whether the model is in train() afterwards", model.training
     yield "", "The step of the whole batch each time."
-
-
-def train_compiled(model, batches, backend):
-    """Train on batches of any size; `backend` is called for each program that is made."""
-    compiled = torch.compile(model, backend=backend, dynamic=True)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches:
-        loss = cross_entropy(compiled(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-@exercise(train_compiled, mistakes={"`dynamic=False` asks for a program for each size": cases.train_compiled})
-def _(answer: Callable) -> Iterator[tuple]:
-    for sizes in ((24, 31, 18, 27, 22, 29, 19, 26), (9, 5, 13, 40, 7)):
-        model, made, ran = mlp(), [], []
-
-        def backend(graph: torch.fx.GraphModule, _: list, made: list = made, ran: list = ran) -> Callable:
-            made.append(graph)
-            return lambda *given: ran.append(graph) or graph.forward(*given)
-
-        torch.compiler.reset()
-        answer(model, [batch(i, rows) for i, rows in enumerate(sizes)], backend)
-        yield f"{len(sizes)} sizes: whether anything is compiled", bool(made)
-        yield f"{len(sizes)} sizes: programs made", AtMost(len(made), 3)
-        yield f"{len(sizes)} sizes: whether a program runs in every step", len(ran) >= len(sizes)
-        yield f"{len(sizes)} sizes: the weights at the end", weights(model)
-    yield "", "Few programs for many sizes, and the weights of the model that is not compiled."
 
 
 def train_noisy(batches):

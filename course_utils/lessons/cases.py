@@ -4,7 +4,7 @@ A `sleep` stands for a large model's arithmetic, so that few cores can show seve
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,6 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ..machine import pick
-from ..pictures.live import LivePlot
 from ..ranks.report import report
 from ..ranks.spans import span
 from .models import mlp
@@ -170,36 +169,6 @@ def case_e(dataset: Dataset, epochs: int) -> None:
             report(step=number, epoch=epoch, loss=loss)
 
 
-def train_compiled(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], backend: Callable) -> None:
-    """Train on batches of any size; `backend` is called for each program that is made."""
-    compiled = torch.compile(model, backend=backend, dynamic=False)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches:
-        loss = cross_entropy(compiled(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-def case_f(rows: Sequence[Tensor], plot: LivePlot, train: Callable[..., None] = train_compiled) -> None:
-    """Eight batches of eight sizes on one device; `plot` is told of each step."""
-    torch.compiler.reset()
-    made = []
-
-    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable:
-        made.append(graph)
-        return graph.forward  # torch's own operations, one by one: no C++ compiler is needed
-
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        for size in (24, 31, 18, 27, 22, 29, 19, 26):
-            began = time.perf_counter()
-            yield tuple(part[:size].to(pick()) for part in rows)
-            plot.update(**{"programs made": len(made), "ms a step": 1000 * (time.perf_counter() - began)})
-
-    train(mlp().to(pick()), batches(), backend)
-    plot.close()
-
-
 def train_noisy(batches: Sequence[tuple[Tensor, Tensor]]) -> nn.Module:
     """Train on this rank's batches, and leave out those that are broken; the trained network."""
     model = DDP(mlp().to(pick()))
@@ -214,7 +183,7 @@ def train_noisy(batches: Sequence[tuple[Tensor, Tensor]]) -> nn.Module:
     return model.module
 
 
-def case_g(rows: Sequence[Tensor], train: Callable[..., nn.Module] = train_noisy) -> str:
+def case_f(rows: Sequence[Tensor], train: Callable[..., nn.Module] = train_noisy) -> str:
     """Four batches on each rank; one row is broken."""
     x, y = (part[: 64 * dist.get_world_size()].chunk(dist.get_world_size())[dist.get_rank()] for part in rows)
     if dist.get_rank() == 1:

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
 from torch.utils.data import DataLoader, DistributedSampler
@@ -79,29 +79,6 @@ def pieces(scale=lambda part, rows, count: part / rows, *, clear=True, together=
     return train_large
 
 
-def compiled(ready=lambda x, y: (x, y), compiles=True, **options):
-    def train_compiled(model, batches, backend):
-        fast = torch.compile(model, backend=backend, **options) if compiles else model
-        optimizer = SGD(model.parameters(), lr=0.1)
-        for x, y in batches:
-            x, y = ready(x, y)
-            loss = cross_entropy(fast(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-
-    return train_compiled
-
-
-def mostly_eager(model, batches, backend):
-    torch._dynamo.config.recompile_limit = 2
-    compiled(dynamic=False)(model, batches, backend)
-
-
-def filled(to, value=-100):
-    return lambda x, y: (pad(x, (0, 0, 0, -len(x) % to)), pad(y, (0, -len(y) % to), value=value))
-
-
 def noisy(loss_of):
     """train_noisy with its own loss, or None to leave a step out."""
 
@@ -144,20 +121,19 @@ def joined(batches):
 RIGHT = {
     "name_abc": [names("ABC", "a straggler", "DATA-STALL", "Unbalanced_Pipeline"),
                  names("ABC", "slow rank", "slow loader", "pipeline imbalance")],
-    "name_defg": [names("DEFG", "Loss scale", "missing `set_epoch`", "recompiles", "the silent rank"),
-                  names("DEFG", "wrong loss-scale.", "set_epoch", "recompile each step", "dead rank")],
+    "name_def": [names("DEF", "Loss scale", "missing `set_epoch`", "the silent rank"),
+                 names("DEF", "wrong loss-scale.", "set_epoch", "dead rank")],
     "train_archive": [reading(by_a_thread), reading(with_workers)],
     "cut_layers": [
         lambda layers, ranks: tuple(len(part) for part in np.array_split(range(layers), ranks)),
         lambda layers, ranks: torch.tensor([layers * (r + 1) // ranks - layers * r // ranks for r in range(ranks)]),
     ],
     "train_large": [pieces(lambda part, rows, count: part, over=len), pieces()],
-    "train_compiled": [compiled(filled(32), dynamic=False), compiled()],
     "train_noisy": [joined, noisy(zero_for_a_broken_batch), noisy(gathered)],
 }
 WRONG = {
     "name_abc": [names("ABC", "stragler"), names("AB", "straggler", "data stall"), names("ABC", 3)],
-    "name_defg": [names("DEFG", "wrong loss scale", "no set_epoch", "recompilation", "")],
+    "name_def": [names("DEF", "wrong loss scale", "no set_epoch", "")],
     "train_archive": [
         reading(the_first_batch_again), without_ddp,
         reading(lambda dataset, sampler: [*DataLoader(dataset, 16, sampler=sampler)]),
@@ -169,10 +145,6 @@ WRONG = {
     ],
     "train_large": [
         pieces(lambda part, rows, count: 1 / count), pieces(together=True), pieces(clear=False),
-    ],
-    "train_compiled": [
-        compiled(filled(32, value=0), dynamic=False), mostly_eager, compiled(compiles=False),
-        compiled(filled(2), dynamic=False),
     ],
     "train_noisy": [
         cases.train_noisy, noisy(lambda model, x, y: cross_entropy(model(x), y)), noisy(lambda model, x, y: None),

@@ -26,12 +26,10 @@ def plain(batches):
     return weights(model)
 
 
-def test_one_step_of_a_large_batch_and_steps_of_a_compiled_model():
-    model, batches = mlp(), [batch(i, rows) for i, rows in enumerate((9, 5, 13))]
-    nb20.train_large(model, torch.optim.SGD(model.parameters(), lr=0.1), *batches[0], 4)
-    torch.testing.assert_close(weights(model), plain(batches[:1]))
-    nb20.train_compiled(model := mlp(), batches, lambda graph, _: graph.forward)
-    torch.testing.assert_close(weights(model), plain(batches))
+def test_one_step_of_a_large_batch():
+    model = mlp()
+    nb20.train_large(model, torch.optim.SGD(model.parameters(), lr=0.1), *batch(0, 9), 4)
+    torch.testing.assert_close(weights(model), plain([batch(0, 9)]))
 
 
 def test_a_broken_batch_is_left_out_everywhere():
@@ -46,13 +44,13 @@ def test_a_broken_batch_is_left_out_everywhere():
 
 
 def test_every_wrong_name_has_a_sentence_that_does_not_give_the_right_one_away():
-    for letter, name in (nb20.name_abc() | nb20.name_defg()).items():
+    for letter, name in (nb20.name_abc() | nb20.name_def()).items():
         assert nb20.AGAINST[letter].keys() == nb20.FAULTS.keys() - {name}
         assert not any(name in why for why in nb20.AGAINST[letter].values())
 
 
 def test_the_notebook_shows_the_functions_that_are_sick():
     cells = ["".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"]]
-    for sick in (cases.case_b, cases.cut_layers, cases.train_large, cases.train_compiled, cases.train_noisy):
+    for sick in (cases.case_b, cases.cut_layers, cases.train_large, cases.train_noisy):
         _, _, body = inspect.getsource(sick).partition('"""\n')
         assert any(body.rstrip() in cell.replace("cases.", "") for cell in cells), sick.__name__
