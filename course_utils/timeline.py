@@ -67,8 +67,7 @@ class Timeline:
     def flat(self) -> Timeline:
         """The same timeline where no two spans of a lane overlap: what goes on inside a span is cut out of it.
 
-        For work that waits for what it calls, as a forward on a CPU for the all-gather in it: each then has its own
-        time. On an accelerator they run side by side: give the inner one a lane of its own instead.
+        For work that waits for what it calls, as a forward on a CPU for the all-gather in it.
         """
         pieces = []
         for s in self.spans:
@@ -96,8 +95,7 @@ class Timeline:
         both = (sum(self.busy(rank, lane) for lane in lanes) - self.busy(rank, *lanes) for rank in self.ranks)
         return sum(max(0.0, seconds) for seconds in both)
 
-    def idle(self, rank: int | None = None) -> float:
-        """Share of the timeline, 0 to 1, in which this rank computed nothing; the mean over ranks if it is None."""
-        if rank is None:
-            return sum(map(self.idle, self.ranks)) / max(1, len(self.ranks))
-        return 1 - self.busy(rank) / self.seconds if self.seconds else 0.0
+    def idle(self) -> float:
+        """Share of the timeline, 0 to 1, in which a rank computed nothing: the mean over ranks."""
+        whole = len(self.ranks) * self.seconds
+        return 1 - sum(map(self.busy, self.ranks)) / whole if whole else 0.0

@@ -28,8 +28,8 @@ def test_overlap_is_the_time_in_which_both_lanes_work_and_counts_once():
 
 def test_idle_is_a_share_and_idle_spans_are_not_work():
     timeline = Timeline([Span(0, "forward", 0, 1), Span(0, "idle", 1, 3), Span(0, "backward", 3, 4)])
-    assert (timeline.busy(0), timeline.idle(0)) == (2, 0.5)
-    assert (TWO.idle(0), TWO.idle(1), TWO.idle()) == (0.25, 0.5, 0.375)
+    assert (timeline.busy(0), timeline.idle()) == (2, 0.5)
+    assert TWO.idle() == 0.375
 
 
 def test_between_cuts_spans_at_its_borders():

@@ -1,8 +1,4 @@
-"""Pictures for notebooks: they follow the page's theme, carry a text for screen readers and need no kernel to stay.
-
-Start with `picture.py`. `gantt.py` draws timelines, players and `explorer.py` are alive in the page (their .js lies
-beside them), `curves.py` is what live plots (`live.py`) are made of; `board.py` shows what was measured.
-"""
+"""Pictures for notebooks: they follow the page's theme, carry a text for screen readers and need no kernel to stay."""
 
 from .collective import collective
 from .curves import curves_png

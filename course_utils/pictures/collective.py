@@ -4,31 +4,18 @@ The message is cut into chunks; in one step every rank may send one chunk and re
 Ring algorithms as in Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
 """
 
-from collections import defaultdict
-from typing import NamedTuple
+from collections import defaultdict, namedtuple
 
 from .. import style
 from ..errors import CourseError
 from .picture import Picture, player
 
+# One chunk on its way from rank `src` to rank `dst`.
+Send = namedtuple("Send", "src dst chunk")
+# The state after a step: `held[rank][chunk]` is the set of ranks whose data is in it (empty: not there).
+Step = namedtuple("Step", "held sends text")
 
-class Send(NamedTuple):
-    """One chunk on its way from rank `src` to rank `dst`."""
-
-    src: int
-    dst: int
-    chunk: int
-
-
-class Step(NamedTuple):
-    """The state after one step: `held[rank][chunk]` is the set of ranks whose data is in it (empty: not there)."""
-
-    held: list[list[set[int]]]
-    sends: list[Send]
-    text: str
-
-
-GATHER = "sends its own chunk to the next.", "passes on the chunk it got last.", " All have everything."
+GATHER = "sends the next one the chunk that it has.", "passes on the chunk it got last.", " All have everything."
 REDUCE = ("sends one chunk; the next one adds it.", "passes on the sum it just made.",
           " Rank r holds the sum of chunk r.")
 NAMES = "broadcast", "all-gather", "reduce-scatter", "all-reduce"
@@ -60,25 +47,24 @@ def steps(name: str, p: int) -> list[Step]:
         return found
     own = [[{r} if c == r or name != "all-gather" else set() for c in range(p)] for r in range(p)]
     if name == "all-gather":
-        return [Step(own, [], "Every rank has one chunk."), *_ring(own, *GATHER)]
-    start, first = Step(own, [], "Every rank has numbers of its own, cut into chunks."), _ring(own, *REDUCE, add=True)
+        return [Step(own, [], "Every rank has one chunk."), *_ring(own, GATHER)]
+    start = Step(own, [], "Every rank has numbers of its own, cut into chunks.")
     if name == "reduce-scatter":
-        return [start, *first]
-    second = _ring(first[-1].held, GATHER[0].replace("its own chunk", "its sum"), *GATHER[1:])
-    return [start, *(step._replace(text=f"Reduce-scatter. {step.text}") for step in first),
-            *(step._replace(text=f"All-gather. {step.text}") for step in second)]
+        return [start, *_ring(own, REDUCE)]
+    first = _ring(own, REDUCE, "Reduce-scatter. ")
+    return [start, *first, *_ring(first[-1].held, GATHER, "All-gather. ")]
 
 
-def _ring(held: list[list[set[int]]], first: str, others: str, end: str, *, add: bool = False) -> list[Step]:
-    """The steps in which a chunk goes once around, with their texts, and what the last one's ends in."""
-    p, found = len(held), []
+def _ring(held: list[list[set[int]]], texts: tuple[str, str, str], part: str = "") -> list[Step]:
+    """The steps in which a chunk goes once around; texts: of the first step, of the others, and behind the last."""
+    p, found, add = len(held), [], texts is REDUCE
     for s in range(p - 1):
         sends = [Send(r, (r + 1) % p, (r - s - add) % p) for r in range(p)]
         before, held = held, [[*row] for row in held]
         for src, dst, chunk in sends:
             held[dst][chunk] = before[src][chunk] | before[dst][chunk] if add else before[src][chunk]
             held[src][chunk] = set() if add else held[src][chunk]
-        found.append(Step(held, sends, f"Every rank {others if s else first}{end if s == p - 2 else ''}"))
+        found.append(Step(held, sends, f"{part}Every rank {texts[s > 0]}{texts[2] * (s == p - 2)}"))
     return found
 
 

@@ -47,19 +47,16 @@ class Drawing:
 
     def png(self) -> bytes:
         """At twice the pixels, transparent, its text readable on white and on black."""
-        from matplotlib.lines import Line2D
-
         figure, sides = blank(self.width, self.height), {"start": "left", "middle": "center", "end": "right"}
+        page = figure.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(self.height, 0))
+        page.set_axis_off()
         for points, color, width, dash in self.lines:
-            xs, ys = [x / self.width for x, _ in points], [1 - y / self.height for _, y in points]
             dashes = (0, [float(length) / width for length in dash.split()]) if dash else "-"  # in widths of the line
             size = 0.72 * width  # px -> points
-            marker = "o" if len(points) == 1 else ""
-            figure.add_artist(Line2D(xs, ys, lw=size, ls=dashes, marker=marker, ms=size, color=color or style.GREY,
-                                     alpha=1 if color else 0.3))
+            page.plot(*zip(*points, strict=True), lw=size, ls=dashes, marker="o" if len(points) == 1 else "", ms=size,
+                      color=color or style.GREY, alpha=1 if color else 0.3)
         for x, y, text, anchor, bold in self.texts:
-            figure.text(x / self.width, 1 - y / self.height, text, ha=sides[anchor],
-                        fontweight="bold" if bold else "normal", **FONTS)
+            page.text(x, y, text, ha=sides[anchor], fontweight="bold" if bold else "normal", **FONTS)
         return to_png(figure)
 
 

@@ -7,7 +7,7 @@ import json
 from .. import style
 from ..schedules import SCHEDULES, make
 from .gantt import SHADES, pipelines
-from .picture import Picture, png_width, script
+from .picture import Picture, script
 
 COLORS = {"F": SHADES["forward"], "B": SHADES["backward"], "W": SHADES["backward-weight"],
           "S": [style.ROLE["communication"]] * 2}
@@ -36,7 +36,7 @@ def explorer(name: str = "GPipe", *, ranks: int = 2, micro_batches: int = 3) -> 
         f'style="max-width:{style.WIDTH}px;font:{style.TEXT}px {style.FONT};padding:4px 8px;color:inherit">'
         f'<div style="font-weight:600;font-size:{style.TEXT + 1}px">Pipeline explorer: who computes which micro-batch, '
         f'when</div><div data-stage><img src="data:image/png;base64,{base64.b64encode(first.png).decode()}" '
-        f'width="{png_width(first.png)}" alt="{html.escape(first.alt)}"></div>'
+        f'width="{style.WIDTH}" alt="{html.escape(first.alt)}"></div>'
         f'<div data-line aria-live="polite" style="min-height:50px;padding-top:4px"></div>'
         f'<div data-key hidden style="opacity:.85">{key}<br>Numbers are micro-batches; pale boxes are every second '
         "chunk. One forward through all that a rank holds takes 1.</div>"

@@ -1,10 +1,8 @@
 """Timelines as Gantt charts, PNGs: every viewer of notebooks shows them, without a kernel and without trust."""
 
-import textwrap
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import NamedTuple
 
 from .. import style
 from ..timeline import Timeline
@@ -22,16 +20,8 @@ LOOKS = {role: (color, "none") for role, color in style.ROLE.items()} | {"idle":
 """Fill and edge of a role; idle is hollow, so that its name can be read on it."""
 
 
-class Box(NamedTuple):
-    """What is drawn for a span: left and wide in seconds, top and high in px."""
-
-    left: float
-    wide: float
-    top: float
-    high: float
-    fill: str
-    edge: str
-    text: str = ""
+# What is drawn for a span: left and wide in seconds, top and high in px.
+Box = namedtuple("Box", "left wide top high fill edge text", defaults=[""])
 
 
 def gantt(timeline: Timeline) -> Picture:
@@ -52,8 +42,8 @@ def gantt(timeline: Timeline) -> Picture:
     looks = {role: look for role, look in LOOKS.items() if role in roles}
     alt = (f"{timeline.title}{': ' if timeline.title else ''}Gantt chart of {len(timeline.spans):,} spans of "
            f"{len(ranks)} rank{'s' if len(ranks) != 1 else ''} over {style.duration(timeline.seconds, 4)}. {says}.")
-    return _chart({says if timeline.title else "": (ranks, boxes)}, row, timeline.seconds, looks, alt=alt,
-                  title=timeline.title or says, foot=f"Thin rows: {', '.join(others)}." if others else "")
+    return _chart({says: (ranks, boxes)}, row, timeline.seconds, looks, title=timeline.title, alt=alt,
+                  foot=f"Thin rows: {', '.join(others)}." if others else "")
 
 
 def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str = "", unit: str = "s") -> Picture:
@@ -104,15 +94,14 @@ def _chart(panels: Mapping[str, tuple[tuple[int, ...], list[Box]]], row: float, 
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
 
-    lines, seconds, width = textwrap.wrap(title, 95), seconds or 1.0, style.WIDTH
+    seconds, width, bottom = seconds or 1.0, style.WIDTH, FOOT + LINE * bool(foot)
     heights = [max(1, row * len(ranks)) for ranks, _ in panels.values()]
-    head, bottom = HEAD if any(panels) else 6, FOOT + LINE * bool(foot)
-    top = LINE * len(lines) + 4 + head
-    height = top + sum(heights) + head * (len(panels) - 1) + bottom
+    top = LINE * bool(title) + 4 + HEAD
+    height = top + sum(heights) + HEAD * (len(panels) - 1) + bottom
     figure = blank(width, height)
     axes = figure.subplots(len(panels), squeeze=False, sharex=True, gridspec_kw={
         "left": LEFT / width, "right": 1 - RIGHT / width, "top": 1 - top / height, "bottom": bottom / height,
-        "hspace": head * len(panels) / sum(heights), "height_ratios": heights})[:, 0]
+        "hspace": HEAD * len(panels) / sum(heights), "height_ratios": heights})[:, 0]
     unit, scale = ("ms", 1000) if unit == "s" and seconds < 10 else (unit, 1)
     px = (width - LEFT - RIGHT) / seconds
     for ax, high, (heading, (ranks, boxes)) in zip(axes, heights, panels.items(), strict=True):
@@ -136,7 +125,7 @@ def _chart(panels: Mapping[str, tuple[tuple[int, ...], list[Box]]], row: float, 
         ax.spines[:].set_visible(False)
     axes[-1].set_xlabel(f"time ({unit})", labelpad=2, **FONTS)
     axes[-1].xaxis.set_major_formatter("{x:,g}")
-    figure.text(8 / width, 1 - 6 / height, "\n".join(lines), va="top", **FONTS | {"fontsize": 9.7, "weight": "bold"})
+    figure.text(8 / width, 1 - 6 / height, title, va="top", **FONTS | {"fontsize": 9.7, "weight": "bold"})
     figure.text(8 / width, 5 / height, foot, **FONTS)
     figure.legend([Patch(fc=fill, ec=edge, lw=0.8) for fill, edge in looks.values()], looks, ncols=len(looks) or 1,
                   loc="lower left", bbox_to_anchor=(4 / width, LINE * bool(foot) / height), frameon=False,

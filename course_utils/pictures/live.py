@@ -11,13 +11,14 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import style
 from ..errors import CourseError
 from . import board, curves
-from .picture import png_width
+from .picture import Picture
 from .screen import Place, place_of, shell
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class LivePlot:
     Args:
         names: a panel each, in this order; without names, a panel for every metric that comes.
         title: a line above the panels.
-        total: the number of steps there will be, for the x axis, the time left and the progress bar.
+        total: the number of steps there will be, for the x axis and the time left.
 
     Every value is kept in `data`, {name: {rank: ([steps], [values])}}; a new LivePlot starts empty.
     """
@@ -70,10 +71,8 @@ class LivePlot:
     def update(self, step: float | None = None, **values: float) -> None:
         """Add values, numbers or 0-d tensors, at `step` (counted from 0 when left out); draw when a frame is due.
 
-        Between frames this takes a few microseconds, plus the wait for a tensor that is still being computed.
-
-        Raises:
-            TypeError, ValueError, RuntimeError: a value is not one number.
+        Between frames this takes a few microseconds, plus the wait for a tensor that is still being computed. What is
+        not one number raises a TypeError, ValueError or RuntimeError.
         """
         if not self._open:
             self._start()
@@ -82,8 +81,9 @@ class LivePlot:
 
     def add(self, record: dict[str, Any]) -> None:
         """Add one record of a rank, `{"rank": r, "time": s, "step": n, **values}`; what is not a number is left out."""
-        values = {name: value for name, value in record.items() if isinstance(value, (int, float))}
-        self._take(values.pop("rank"), values.pop("step"), {k: values[k] for k in values if k != "time"})
+        values = {name: value for name, value in record.items()
+                  if name not in ("rank", "step", "time") and isinstance(value, (int, float))}
+        self._take(record["rank"], record["step"], values)
 
     def _take(self, rank: int, step: float | None, values: dict[str, Any]) -> None:
         """Add these values of `rank`, all of them or, with an error, none."""
@@ -100,10 +100,8 @@ class LivePlot:
     def follow(self, folder: str | os.PathLike, *, until: Iterable[subprocess.Popen] | Callable[[], Any] = ()) -> None:
         """Draw what the ranks of a run append to JSONL files in `folder`, a record a line, until the run ends.
 
-        Args:
-            folder: where the files are or will be, on a disk that hosts share, too; `runs`, for what `export` wrote.
-            until: the processes of the run, or a function that is asked ten times a second whether it is over. Without
-                them, what is there now is drawn.
+        until: the processes of the run, or a function that is asked ten times a second whether it is over; without
+            them, what is there now is drawn.
         """
         over = until if callable(until) else lambda: None not in [process.poll() for process in until]
         self.open("")
@@ -157,33 +155,40 @@ class LivePlot:
         if not self._unit:  # a launch is noted by itself
             lasts = {name: series[min(series)][1][-1] for name, series in self.data.items()}
             board.note(self.title or ", ".join(lasts), lasts, seconds=now - self._begun)
-        self._show(self._picture, now)
+        self._show(now)
 
     def _draw_if_due(self) -> None:
         if (now := time.monotonic()) >= self._due:
             began = time.thread_time()
-            self._show(self._frame, now)
+            self._show(now)
             self._news = False
             # Long runs get rarer frames: of a cell that sends thousands of messages some are lost.
             self._due = now + max(SHORTEST, (time.thread_time() - began) / SHARE, (now - self._begun) / 60)
 
-    def _show(self, draw: Callable[[float], tuple[dict, dict]], now: float) -> None:
-        if self.place is not None:
-            try:
-                self.place.show(*draw(now))
-            except Exception as error:  # a picture never ends a training run, nor hides how it ended
-                warnings.warn(f"the live plot was not drawn: {error!r}", stacklevel=2)
+    def _show(self, now: float) -> None:
+        if self.place is None:
+            return
+        try:
+            line, panels, metadata = self._progress(now), self._panels(), {}
+            text = f"{self!r} ({line})" if panels else line
+            draw = partial(curves.draw, panels, title=self.title, total=self.total, unit=self._unit or "rank")
+            if not self._open and any(panels.values()):
+                image, metadata["image/png"] = Picture("", text, png=draw(foot=line).png())._repr_png_()
+                bundle = {"image/png": base64.b64encode(image).decode()}
+            else:
+                look = f"font:{style.TEXT}px {style.FONT};padding:3px 8px;font-variant-numeric:tabular-nums"
+                drawn = draw().svg(repr(self)) if panels else ""
+                bundle = {"text/html": f'{drawn}<div style="{look}">{html.escape(line)}</div>'}
+            self.place.show(bundle | {"text/plain": text}, metadata)
+        except Exception as error:  # a picture never ends a training run, nor hides how it ended
+            warnings.warn(f"the live plot was not drawn: {error!r}", stacklevel=2)
 
     def _panels(self) -> curves.Panels:
         return {name: self.data.get(name, {}) for name in self.names or self.data}
 
-    def _draw(self, foot: str = "") -> curves.Drawing:
-        return curves.draw(self._panels(), title=self.title, total=self.total, unit=self._unit or "rank", foot=foot)
-
-    def _progress(self, now: float) -> tuple[str, float]:
-        """Items, rate, and the time left, at the end the time it took; and which part is done, from 0 to 1."""
-        steps = int(max(self._next.values(), default=0))
-        done, total, unit = self._items or (steps, self.total, "step")
+    def _progress(self, now: float) -> str:
+        """Items, rate, and the time left; at the end the time it took."""
+        done, total, unit = self._items or (int(max(self._next.values(), default=0)), self.total, "step")
         seconds, parts = max(now - self._begun, 1e-9), [f"{unit} {done:,}" + (f" of {total:,}" if total else "")]
         if done:
             rate, each = style.number(done / seconds), style.number(seconds / done)
@@ -192,33 +197,14 @@ class LivePlot:
             parts.append(f"took {style.duration(seconds, 2)}")
         elif done and total:
             parts.append(f"{style.duration(max(0, total - done) * seconds / done, 2)} left")
-        return " · ".join(parts), min(1.0, done / total) if total else 0.0
-
-    def _frame(self, now: float) -> tuple[dict[str, str], dict]:
-        line, part = self._progress(now)
-        bar = (f'<div style="height:3px;margin:5px 0 0 8px;max-width:360px;background:rgba(128,128,128,.3)"><div style='
-               f'"height:3px;width:{100 * part:.1f}%;background:{style.RANK[0]}"></div></div>')
-        page = ((self._draw().svg(repr(self)) if self._panels() else "") + bar * (part > 0 and self._open)
-                + f'<div style="font:{style.TEXT}px {style.FONT};padding:3px 8px;font-variant-numeric:tabular-nums">'
-                f"{html.escape(line)}</div>")
-        return {"text/html": page, "text/plain": f"{self!r} ({line})" if self._panels() else line}, {}
-
-    def _picture(self, now: float) -> tuple[dict[str, str], dict]:
-        if not any(self._panels().values()):
-            return self._frame(now)
-        line = self._progress(now)[0]
-        image, text = self._draw(line).png(), f"{self!r} ({line})"
-        look = {"width": png_width(image), "alt": text}
-        return {"image/png": base64.b64encode(image).decode(), "text/plain": text}, {"image/png": look}
+        return " · ".join(parts)
 
 
 def live(iterable: Iterable[T], plot: LivePlot | None = None, *, unit: str = "step") -> Iterator[T]:
     """Loop with a progress line, and close the plot when the loop ends, by an error or an interrupt, too.
 
-    Args:
-        iterable: what to loop over: batches, epochs, a range.
-        plot: the curves to show above the line; give it values in the loop with `plot.update(loss=loss)`.
-        unit: what an item is called: "step", "epoch".
+    plot: the curves to show above the line; give it values in the loop with `plot.update(loss=loss)`.
+    unit: what an item is called: "step", "epoch".
     """
     plot, total = plot or LivePlot(), operator.length_hint(iterable)
     plot._begun, plot._items = time.monotonic(), (0, total, unit)

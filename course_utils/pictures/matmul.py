@@ -3,11 +3,10 @@
 from .. import style
 from .picture import Picture, player
 
-Matrix = tuple[tuple[int | None, ...], ...]  # None: this rank does not hold the number
+Matrix = list[list[int | None]]  # None: this rank does not hold the number
 
-X: Matrix = ((1, 2, 0, 1), (0, 1, 3, 2))
-A: Matrix = ((1, 0, 2, 1), (3, 1, 0, 2), (0, 2, 1, 1), (1, 1, 3, 0))
-ALL = range(4)  # the rows and columns of A
+X = [[1, 2, 0, 1], [0, 1, 3, 2]]
+A = [[1, 0, 2, 1], [3, 1, 0, 2], [0, 2, 1, 1], [1, 1, 3, 0]]
 TEXTS = {
     "column": ["Each rank has all of x, and its columns of A.",
                "It computes its columns of the output. They are finished; nothing was sent.",
@@ -20,33 +19,24 @@ TEXTS = {
 
 def matmul(split: str, ranks: int = 2) -> Picture:
     """The steps of a "column" or "row" split over 1, 2 or 4 ranks; needs no kernel once it is there."""
-    texts = TEXTS[split]
-    alt = f"x times A on {ranks} ranks. " + " ".join(f"{i}: {text}" for i, text in enumerate(texts))
-    drawn = ["".join(map(_row, range(ranks), held)) for held in steps(split, ranks)]
-    return player(drawn, title=f"A {split} split over {ranks} ranks", alt=alt, captions=texts)
+    columns, frames = split == "column", ["", "", ""]
+    for rank in range(ranks):
+        mine = [k * ranks // 4 == rank for k in range(4)]
+        x = [[n if columns or mine[k] else None for k, n in enumerate(row)] for row in X]
+        a = [[n if mine[j if columns else k] else None for j, n in enumerate(row)] for k, row in enumerate(A)]
+        for i, y in enumerate([[[None] * 4] * 2, product(x, a), product(X, A)]):
+            frames[i] += _row(rank, x, a, y)
+    alt = f"x times A on {ranks} ranks. " + " ".join(f"{i}: {text}" for i, text in enumerate(TEXTS[split]))
+    return player(frames, title=f"A {split} split over {ranks} ranks", alt=alt, captions=TEXTS[split])
 
 
-def steps(split: str, ranks: int) -> list[list[tuple[Matrix, Matrix, Matrix]]]:
-    """What each rank holds of x, A and y: at the start, once it has computed, and once they have talked."""
-    whole, held = product(ALL), []
-    for r in range(ranks):
-        mine = range(r * 4 // ranks, (r + 1) * 4 // ranks)
-        held.append((X, _keep(A, ALL, mine), _keep(whole, ALL, mine)) if split == "column" else
-                    (_keep(X, ALL, mine), _keep(A, mine, ALL), product(mine)))
-    return [[(x, a, _keep(y, ALL, range(0))) for x, a, y in held], held, [(x, a, whole) for x, a, _ in held]]
+def product(x: Matrix, a: Matrix) -> Matrix:
+    """x A from what is there of them; None where nothing of a column of A is."""
+    terms = [[[n * a[k][j] for k, n in enumerate(row) if None not in (n, a[k][j])] for j in range(4)] for row in x]
+    return [[sum(numbers) if numbers else None for numbers in row] for row in terms]
 
 
-def product(terms: range) -> Matrix:
-    """x A, summed over these columns of x and rows of A."""
-    return tuple(tuple(sum(row[k] * A[k][j] for k in terms) for j in ALL) for row in X)
-
-
-def _keep(matrix: Matrix, rows: range, columns: range) -> Matrix:
-    return tuple(tuple(n if i in rows and j in columns else None for j, n in enumerate(row))
-                 for i, row in enumerate(matrix))
-
-
-def _row(rank: int, held: tuple[Matrix, Matrix, Matrix]) -> str:
+def _row(rank: int, *held: Matrix) -> str:
     """One rank: x, A and y; what it holds in its colour, dots for the rest."""
     size = "width:22px;height:20px;line-height:20px;box-sizing:border-box;text-align:center"
     full = f"background:{style.RANK[rank]};color:{style.ink(style.RANK[rank])}"

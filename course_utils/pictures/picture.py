@@ -18,7 +18,6 @@ from .. import style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLORS = 255  # of a PNG: text and a dozen hues need no more, and a notebook's outputs stay a quarter of the size
 # Of a PNG's text: px at 100 dpi -> points; and a "$" in it is one.
 FONTS = {"color": style.GREY, "fontsize": style.TEXT * 0.72, "parse_math": False}
 
@@ -36,15 +35,14 @@ class Picture:
         return self.html or None
 
     def _repr_png_(self) -> tuple[bytes, dict[str, Any]] | None:
-        return (self.png, {"width": png_width(self.png), "alt": self.alt}) if self.png else None
+        width = int.from_bytes(self.png[16:20], "big") // 2 if self.png else 0  # to_png draws at twice the pixels
+        return (self.png, {"width": width, "alt": self.alt}) if self.png else None
 
 
 def player(frames: Iterable[Picture | str], *, title: str, alt: str, captions: Sequence[str]) -> Picture:
-    """Frames to step through with buttons, a slider or the arrow keys; works in a saved page with no kernel.
+    """Frames (HTML, SVG) to step through with buttons, a slider or the arrow keys, each with a caption below it.
 
-    Args:
-        frames: pictures in HTML, or strings of HTML or SVG; without JavaScript the first one is shown.
-        captions: a line below each frame.
+    It works in a saved page with no kernel; without JavaScript the first frame is shown.
     """
     frames = [frame if isinstance(frame, str) else frame.html for frame in frames]
     alt, data = f"{title}: {alt}", {"frames": frames, "captions": [*captions]}
@@ -77,15 +75,10 @@ def blank(width: int, height: int) -> Figure:
 
 
 def to_png(figure: Figure) -> bytes:
-    """The bytes of a figure that `blank` made."""
+    """The bytes of a figure that `blank` made; in 255 colours, which are enough, they are a quarter of the size."""
     from PIL import Image  # comes with matplotlib
 
     figure.savefig(full := io.BytesIO(), format="png", transparent=True)
-    image = Image.open(full).quantize(COLORS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    image = Image.open(full).quantize(255, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     image.save(small := io.BytesIO(), format="png", optimize=True)
     return small.getvalue()
-
-
-def png_width(image: bytes) -> int:
-    """Width in px at which a PNG of `to_png` is to be shown."""
-    return int.from_bytes(image[16:20], "big") // 2

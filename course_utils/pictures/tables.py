@@ -4,10 +4,7 @@ import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from .. import style
-from ..style import number
 from .picture import Picture, heading
-
-SIDE, GAP = 13, 2  # px of a square, and between two
 
 
 def bars(values: Mapping[str, float], *, title: str = "", unit: str = "") -> Picture:
@@ -15,7 +12,7 @@ def bars(values: Mapping[str, float], *, title: str = "", unit: str = "") -> Pic
     most = max(values.values()) or 1
     rows, said = "", []
     for name, value in values.items():
-        text = f"{number(value)} {unit}".strip()
+        text = f"{style.number(value)} {unit}".strip()
         bar = f"height:16px;border-radius:2px;width:{78 * value / most:.1f}%;min-width:1px;background:{style.RANK[0]}"
         rows += (f'<div style="text-align:right">{html.escape(name)}</div>'
                  f'<div style="display:flex;align-items:center;gap:6px"><div style="{bar}"></div>'
@@ -30,7 +27,8 @@ def bars(values: Mapping[str, float], *, title: str = "", unit: str = "") -> Pic
 def table(rows: Iterable[Sequence[object]], header: Sequence[object], *, title: str = "") -> Picture:
     """A plain table; numbers are shortened and stand right. Its repr is the same table as text."""
     rows, head = [*rows], [*map(str, header)]
-    cells = [[number(c) if isinstance(c, float) else f"{c:,}" if type(c) is int else str(c) for c in r] for r in rows]
+    cells = [[style.number(cell) if isinstance(cell, float) else f"{cell:,}" if type(cell) is int else str(cell)
+              for cell in row] for row in rows]
     right = [any(isinstance(row[i], (int, float)) for row in rows) for i in range(len(head))]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     page, said = [], [title] * bool(title)
@@ -49,14 +47,9 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[object], *, title: 
 
 
 def shares(panels: Mapping[str, Sequence[Collection[int]]], *, of: int, columns: int = 0, title: str = "") -> Picture:
-    """Panels beside each other: {title: the numbers 0 to `of` - 1 that each rank has, by rank}.
-
-    Args:
-        of: how many parts there are.
-        columns: squares in a line; by default all of them.
-    """
-    square = f"width:{SIDE}px;height:{SIDE}px;box-sizing:border-box;border-radius:2px"
-    grid = f"display:grid;grid-template-columns:repeat({columns or of},{SIDE}px);gap:{GAP}px"
+    """Panels beside each other: {title: the numbers 0 to `of` - 1 that each rank has}, `columns` squares in a line."""
+    square = "width:13px;height:13px;box-sizing:border-box;border-radius:2px"
+    grid = f"display:grid;grid-template-columns:repeat({columns or of},13px);gap:2px"
     drawn, said = "", []
     for name, by_rank in panels.items():
         drawn += f'<div><div style="font-weight:600;padding-bottom:2px">{html.escape(name)}</div>'

@@ -48,7 +48,7 @@ def plot():
 def shown(plot, monkeypatch):
     """The texts of the pictures that a run ends in."""
     texts = []
-    monkeypatch.setattr(plot, "_show", lambda draw, now: texts.append(draw(now)[0]["text/plain"]))
+    monkeypatch.setattr(plot, "_show", lambda now: texts.append(f"{plot!r} ({plot._progress(now)})"))
     return texts
 
 
