@@ -96,7 +96,7 @@ def test_in_this_process_the_trainer_is_drawn(capfd):
     steps, values = plot.data["accuracy"][0]
     assert steps == [4, 9], "what validation logs belongs to the epoch's last step"
     assert values[-1] == pytest.approx(accuracy(module))
-    assert plot._ended is not None, "the plot is closed"
+    assert not plot._open, "the plot is closed"
     assert not re.search("available|Tip", "".join(capfd.readouterr()))
 
 
@@ -124,7 +124,7 @@ def test_the_plot_is_closed_when_a_fit_fails_and_the_next_ones_work(accelerator)
     plot, replicas = LivePlot("loss"), 8 if accelerator == "tpu" else 1
     with pytest.raises(RankError if replicas == 8 else ZeroDivisionError, match="on purpose"):
         fit(Failing(), replicas, LiveCallback(plot), accelerator=accelerator)
-    assert plot._ended is not None
+    assert not plot._open
     trainer = fit(module := Module(), replicas, accelerator=accelerator)
     [metrics] = trainer.validate(module, HELD_OUT, verbose=False)
     assert metrics["accuracy"] == pytest.approx(accuracy(module), abs=1e-6)
