@@ -30,10 +30,8 @@ STEPS = (([64, 512, 512, 10], 512), ([64, 512, 512, 10], 1024), ([16, 256, 10], 
     "these are numbers, and each takes four bytes": lambda widths, rows: predict_peak(widths, rows) / 4,
 })
 def _(answer: Callable) -> Iterator[tuple]:
-    for step in STEPS:
-        widths, rows = list(step[0]), step[1]
-        yield f"predict_peak({widths}, {rows}), to a tenth", answer(widths, rows)
-        yield f"predict_peak({step[0]}, {rows}): the widths afterwards", widths
+    for widths, rows in STEPS:
+        yield f"predict_peak({widths}, {rows}), to a tenth", answer([*widths], rows)
     yield "", "Within a tenth for four networks."
 
 

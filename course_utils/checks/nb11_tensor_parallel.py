@@ -1,10 +1,8 @@
 """Exercises of notebook 11, looked at on 2 and 4 real ranks: a part of an MLP, and of attention."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -15,7 +13,7 @@ from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..lessons.models import MLP, Attention, filled
-from ..lessons.tensor_parallel import Columns, Rows, add_up, fan_out
+from ..lessons.tensor_parallel import Columns, Rows, add_up, as_it_is, fan_out
 from ..machine import pick
 from ..ranks.traffic import Traffic
 from .compare import AtMost
@@ -25,7 +23,7 @@ from .exercise import exercise
 class Operations(TorchDispatchMode):
     """`count`s the floating-point operations of matrix products on this rank; of a `DTensor`, those with its part."""
 
-    def __enter__(self) -> Operations:
+    def __enter__(self) -> Self:
         from torch.utils.flop_counter import flop_registry  # which warns where triton is missing: not in the notebook
 
         self.count, self.formulas = 0, flop_registry
@@ -87,7 +85,6 @@ def mlp_part(x, up, down):
     return add_up(linear(hidden, down.weight.chunk(ranks, dim=1)[rank])) + down.bias
 
 
-as_it_is = nn.Identity()
 NO_SUM = "this is only what this rank's part of the layer gives: the ranks' parts are to be added up"
 MORE_BIASES = "every rank adds the last bias, and then they are added up: it belongs there once, after the sum"
 
@@ -95,7 +92,6 @@ MORE_BIASES = "every rank adds the last bias, and then they are added up: it bel
 @exercise(mlp_part, ranks=(2, 4), mistakes={
     NO_SUM: lambda x, up, down: Rows(down, as_it_is)(gelu(Columns(up)(x))),
     MORE_BIASES: lambda x, up, down: add_up(Rows(down, as_it_is)(gelu(Columns(up)(x)))),
-    "every rank computes the whole layers": lambda x, up, down: down(gelu(up(x))),
     "backward, this is only this rank's part of it: the parts are to be added up, once":
         lambda x, up, down: Rows(down)(gelu(Columns(up, as_it_is)(x))),
 })
@@ -127,7 +123,6 @@ def split(attention: Attention, enter: Callable = as_it_is, leave: Callable = ad
 @exercise(attention_part, ranks=(2, 4), mistakes={
     NO_SUM: lambda x, attention: split(attention, leave=as_it_is)(fan_out(x)),
     MORE_BIASES: lambda x, attention: add_up(split(attention, leave=as_it_is)(fan_out(x))),
-    "every rank computes the whole layers": lambda x, attention: attention(x),
     "q, k and v each send their part of x's gradient: one fan_out for the three adds first and sends once":
         lambda x, attention: split(attention, fan_out)(x),
 })

@@ -84,9 +84,7 @@ RIGHT = {
     "start_sharded": [own_rows(lambda whole, part, start: whole[start : start + len(part)]), assigned],
 }
 WRONG = {
-    "choose_units": [
-        units(by(4)), never_synchronised, units(by(2), root=False),
-    ],
+    "choose_units": [units(by(1)), units(by(4)), never_synchronised, units(by(2), root=False)],
     "start_sharded": [
         whole_first, frozen, only_dtensors, own_rows(lambda whole, part, start: whole[: len(part)]),
         own_rows(lambda whole, part, start: whole.chunk(dist.get_world_size())[dist.get_rank()]),

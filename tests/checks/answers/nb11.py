@@ -10,8 +10,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInpu
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
 from course_utils import pick
-from course_utils.checks.nb11_tensor_parallel import as_it_is, split
-from course_utils.lessons.tensor_parallel import Rows, add_up, fan_out, mine
+from course_utils.checks.nb11_tensor_parallel import split
+from course_utils.lessons.tensor_parallel import Rows, add_up, as_it_is, fan_out, mine
 
 
 def by_torch(module, plan, **options):
@@ -76,9 +76,9 @@ RIGHT = {
     "attention_part": [head_by_head, attention_with_a_plan],
 }
 WRONG = {
-    "mlp_part": [unknown_to_autograd, whole_hidden, plan_that_sends_weights],
+    "mlp_part": [unknown_to_autograd, whole_hidden, plan_that_sends_weights, lambda x, up, down: down(gelu(up(x)))],
     "attention_part": [
         lambda x, attention: split(attention, as_it_is)(x), heads(lambda part: part.chunk(dist.get_world_size())[0]),
-        heads(is_causal=False),
+        heads(is_causal=False), lambda x, attention: attention(x),
     ],
 }
