@@ -23,7 +23,6 @@ class Answer:
     text: str = ""  # printed
     error: str | None = None  # class name
     traceback: str = ""  # as shown in the notebook
-    seconds: float = 0.0
     displays: list[dict] = field(default_factory=list)
 
     @property
@@ -58,19 +57,16 @@ class Kernel:
     def send(self, code: str) -> str:
         return self.client.execute(code, store_history=self.history)
 
-    def run(self, code: str, *, timeout: float = 600) -> Answer:
-        return self.answer(self.send(code), timeout=timeout)
+    def run(self, code: str) -> Answer:
+        return self.answer(self.send(code))
 
-    def answer(self, request: str, *, timeout: float = 600) -> Answer:
-        answer, began = Answer(), time.monotonic()
+    def answer(self, request: str) -> Answer:
+        answer = Answer()
         while True:
-            left = began + timeout - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"the cell did not answer in {timeout} s; it printed: {answer.text[-2000:]}")
             try:
-                message = self.client.get_iopub_msg(timeout=left)
+                message = self.client.get_iopub_msg(timeout=600)
             except queue.Empty:
-                continue
+                raise TimeoutError(f"nothing came from the cell for 600 s; it printed: {answer.text[-2000:]}") from None
             if message["parent_header"].get("msg_id") != request:
                 continue
             kind, content = message["msg_type"], message["content"]
@@ -81,15 +77,12 @@ class Kernel:
             elif kind == "error":
                 answer.error, answer.traceback = content["ename"], "\n".join(content["traceback"])
             elif kind == "status" and content["execution_state"] == "idle":
-                answer.seconds = time.monotonic() - began
                 return answer
 
     def server(self) -> psutil.Process | None:
         """The server that ranks are forked from."""
-        for child in self.process.children():
-            if "multiprocessing.forkserver" in " ".join(child.cmdline()):
-                return child
-        return None
+        children = self.process.children()
+        return next((child for child in children if "multiprocessing.forkserver" in " ".join(child.cmdline())), None)
 
     def ranks(self) -> list[psutil.Process]:
         server = self.server()
@@ -108,12 +101,8 @@ class Kernel:
 
 def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Wait until all these processes have ended; those that have not when `eventually` is at its end."""
-
-    def alive() -> list[psutil.Process]:
-        return [process for process in processes if _is_alive(process)]
-
-    eventually(lambda: not alive())
-    return alive()
+    eventually(lambda: not any(map(_is_alive, processes)))
+    return [*filter(_is_alive, processes)]
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -123,9 +112,9 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def eventually(condition, *, within: float = 600.0):
-    """The first true value of `condition()`; its last value if none comes `within` seconds."""
-    end = time.monotonic() + within
+def eventually(condition):
+    """The first true value of `condition()`; its last value if none comes within 600 seconds."""
+    end = time.monotonic() + 600
     while not (value := condition()) and time.monotonic() < end:
         time.sleep(0.02)
     return value

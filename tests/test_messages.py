@@ -20,8 +20,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
     "ranks=0": (lambda: launch(train, ranks=0), "ranks=0", "1 to "),
     "ranks=10_000": (lambda: launch(train, ranks=10_000), "10000", "1 to 64"),
     "device='gpu'": (lambda: launch(train, device="gpu"), "gpu", "cpu"),
-    "time_limit=0": (lambda: launch(train, time_limit=0), "time_limit=0", "seconds"),
-    "live=True": (lambda: launch(train, live=True), "live=True", 'LivePlot("loss")'),
     "an argument that cannot be pickled": (lambda: launch(train, threading.Lock()), "cannot pickle", "inside the"),
     "LivePlot(3)": (lambda: LivePlot(3), "3", "LivePlot("),
     "pictures.collective('all_gather')": (lambda: pictures.collective("all_gather"), "'all_gather'", "all-gather"),

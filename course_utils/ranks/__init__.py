@@ -1,6 +1,6 @@
 """A function from a notebook cell on several real processes, and its results, metrics, output and errors back.
 
-Read `launch.py`, then `crew.py`, the processes seen from the notebook, then `rank.py`, one of them from the inside.
+`launch.py` checks the call, `crew.py` starts and hears the processes, `rank.py` is what happens inside one.
 """
 
 from .launch import launch

@@ -1,26 +1,25 @@
-"""One error for many ranks, in words: which rank, what happened, at which line of which cell, what to do next."""
+"""One error for many ranks: which rank, what happened, at which line of which cell; and where ranks are that hang."""
 
 import signal
+import time
 from collections.abc import Iterable
+from math import inf
 from typing import NamedTuple
 
 from ..errors import Frame, RankError, own_frames, place
+from ..pictures.screen import Place, shell
 from .run import Run
 
 Stacks = dict[int, list[Frame]]  # of each rank: innermost frame first, none when it was never heard where it is
 
-SIGNALS = {
-    "SIGKILL": "was killed (SIGKILL)",
-    "SIGTERM": "was ended (SIGTERM)",
-    "SIGSEGV": "crashed (SIGSEGV: a memory error in compiled code)",
-    "SIGABRT": "aborted (SIGABRT: compiled code gave up)",
-    "SIGBUS": "crashed (SIGBUS: often a full /dev/shm; use fewer DataLoader workers or smaller batches)",
-}
-ADVICE = {
-    "SIGABRT": "Its last words are in error.run.output.",
-    "SIGKILL": "Where memory runs out, the system does this: use fewer ranks, a smaller model or smaller batches.",
-}
+SILENCE = 10.0  # seconds
+BUSY = 0.2  # of a core: who computes with so much of one does not wait
 GROUPS = ("distributed_c10d.py", "/distributed.py")  # torch's collectives, and DDP
+ENDS = {"SIGKILL": "was killed", "SIGSEGV": "crashed", "SIGBUS": "crashed", "SIGABRT": "crashed"}
+ADVICE = {
+    "SIGKILL": "Where memory runs out, the system does this: use fewer ranks, a smaller model or smaller batches.",
+    "SIGBUS": "Often /dev/shm is full: use fewer DataLoader workers or smaller batches.",
+}
 
 
 class Failure(NamedTuple):
@@ -49,11 +48,58 @@ def too_late(run: Run, limit: float, done: set[int], stacks: Stacks) -> RankErro
     lines += scene(run, done, stacks)
     busy = [rank for rank in late if not doing(stacks[rank]).startswith("waits")]
     culprit = (late if len(late) == 1 else busy if len(busy) == 1 else [None])[0]
-    if culprit is not None and len(late) > 1:
-        waiting = [rank for rank in late if rank != culprit]
+    if waiting := [rank for rank in late if rank not in busy] if len(busy) == 1 else []:
         lines.append(f"{listed(waiting, run.unit)} wait{'s' * (len(waiting) == 1)} for {run.unit} {culprit}.")
     advice = "If the work is only slow, pass a larger time_limit (seconds), or None."
     return RankError("\n".join(lines), rank=culprit, cause="TimeLimit", traceback="", run=run, advice=advice)
+
+
+def died(who: str, exitcode: int) -> tuple[str, str]:
+    """(cause, sentence) for a process that ended by itself."""
+    if exitcode >= 0:
+        return "Exit", f"{who} ended with exit code {exitcode} before its function returned"
+    name = signal.Signals(-exitcode).name
+    return name, f"{who} {ENDS.get(name, 'was ended')} ({name})"
+
+
+class Whereabouts:
+    """Where the ranks of one launch are, as they say twice a second."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.place, self.shown = run, Place(), ""
+        self.spins = run.device in ("cuda", "xpu")  # who reads a tensor there waits, and keeps a core busy with it
+        self.at: dict[int, tuple[list[Frame], float, float]] = {}  # where, since when, CPU seconds used until then
+
+    def hear(self, rank: int, frames: list[Frame], used: float) -> None:
+        """A rank says where it is, and how much CPU time it has used."""
+        now = time.monotonic()
+        was, since, had = self.at.get(rank, (None, now, used))
+        if frames != was or (not self.spins and used - had > BUSY * (now - since)):
+            self.at[rank] = frames, now, used
+
+    def of(self, ranks: Iterable[int]) -> Stacks:
+        """Where these ranks are; no frames for one that has not said it."""
+        return {rank: self.at[rank][0] if rank in self.at else [] for rank in ranks}
+
+    def tell(self, heard: float, done: set[int], end: float) -> None:
+        """Show that ranks wait, in a cell that has heard nothing since `heard`, or take this away when they go on."""
+        now = time.monotonic()
+        waiting = any(
+            rank not in done and now - since >= SILENCE and (self.spins or doing(frames) != "is")
+            for rank, (frames, since, _) in self.at.items()
+        )
+        lines = []
+        if waiting and now - heard >= SILENCE:
+            limit = f" The time limit ends this in {max(0.0, end - now):.0f} s." if end < inf else ""
+            lines = [f"Nothing heard for {now - heard:.0f} s.{limit}"]
+            lines += scene(self.run, done, self.of(range(self.run.ranks)))
+        self.show("\n".join(lines))
+
+    def show(self, text: str) -> None:
+        """Show this in the cell, in place of what was shown."""
+        if text != self.shown and shell() is not None:
+            self.place.show({"text/plain": text})
+        self.shown = text
 
 
 def scene(run: Run, done: set[int], stacks: Stacks) -> list[str]:
@@ -64,23 +110,14 @@ def scene(run: Run, done: set[int], stacks: Stacks) -> list[str]:
     return lines
 
 
-def died(who: str, exitcode: int) -> tuple[str, str]:
-    """(cause, sentence) for a process that ended by itself."""
-    if exitcode >= 0:
-        return "Exit", f"{who} ended with exit code {exitcode} before its function returned"
-    name = signal.Signals(-exitcode).name
-    return name, f"{who} {SIGNALS.get(name, f'was ended by {name}')}"
-
-
 def doing(frames: list[Frame]) -> str:
     """What a rank is doing, innermost frame first: `waits in all_reduce`, or `is` (somewhere)."""
     if not frames:
         return "does not answer"
     file, _, function = frames[0]
     public = [(file, name) for file, _, name in frames if not name.startswith(("_", "<"))]
-    if file.endswith(GROUPS) and (calls := [name for file, name in public if file.endswith(GROUPS)]):
-        return f"waits in {calls[-1]}"
-    if calls := [name for file, name in public if "/torch_xla/" in file]:
+    calls = [name for file, name in public if file.endswith(GROUPS)] if file.endswith(GROUPS) else []
+    if calls := calls or [name for file, name in public if "/torch_xla/" in file]:
         return f"waits in {calls[-1]}"
     if any(file.endswith("/xla/replicas.py") for file, _, _ in frames):
         return "waits for the value of a tensor"
@@ -89,16 +126,16 @@ def doing(frames: list[Frame]) -> str:
 
 def by_place(stacks: Stacks, unit: str) -> list[str]:
     """For each place at which ranks are, who is there and what they do there."""
-    groups: dict[tuple[str, Frame | None], list[int]] = {}
+    groups: dict[tuple[str, str], list[int]] = {}
     for rank, frames in sorted(stacks.items()):
         own = own_frames(frames)
-        groups.setdefault((doing(frames), own[0] if own else None), []).append(rank)
+        at = " here:\n" + place(own[0]) if own else " here: (no line known)" if frames else ""
+        groups.setdefault((doing(frames), at), []).append(rank)
+    plural = {"is": "are", "does": "do", "waits": "wait"}
     said = []
-    for (what, frame), ranks in groups.items():
-        if len(ranks) > 1:
-            what = {"is": "are", "does not answer": "do not answer"}.get(what, what.replace("waits", "wait", 1))
-        at = "" if what.endswith("answer") else " here:\n" + place(frame) if frame else " here: (no line known)"
-        said.append(f"{listed(ranks, unit)} {what}{at}")
+    for (what, at), ranks in groups.items():
+        verb, *rest = what.split(" ", 1)
+        said.append(" ".join([listed(ranks, unit), plural[verb] if len(ranks) > 1 else verb, *rest]) + at)
     return said
 
 

@@ -1,6 +1,7 @@
 """What happens inside a rank: its environment, its process group, and the way back; `crew.py` is the other side."""
 
 import contextlib
+import ctypes
 import linecache
 import multiprocessing as mp
 import os
@@ -16,8 +17,7 @@ from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from ..errors import PACKAGE, Frame
-from .payload import dumps
-from .report import Session, Task, begin, watch
+from .report import Session, Task, begin, dumps, watch
 from .spans import recorder
 
 
@@ -35,15 +35,13 @@ def main(ranks: list[int], connection: Connection, output: Connection, task: byt
 
 def enter(output: Connection) -> None:
     """Make a process forked from the server one of its own, that ends with the notebook and prints to `output`."""
-    # A session of its own, as torchrun's workers have: interrupts of the kernel pass by, its children end with it, and
-    # Linux, which shares the CPU between sessions first, gives it a share of its own.
+    # As torchrun's workers: its children end with it, and Linux shares the CPU between sessions first.
     os.setsid()
     _die_with_the_server()
-    for descriptor in (1, 2):
+    for name, descriptor in {"stdout": 1, "stderr": 2}.items():
         os.dup2(output.fileno(), descriptor)
+        setattr(sys, name, open(descriptor, "w", buffering=1, closefd=False))  # noqa: SIM115 (until the process ends)
     output.close()
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lives as long as the process)
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     mp.set_start_method("fork", force=True)  # else DataLoader workers could not get a Dataset defined in a cell
 
 
@@ -57,11 +55,13 @@ def take_over(task: Task, **env: str) -> None:
 
 def run(session: Session, task: Task, prepare: Callable[[], None]) -> None:
     """Call the function and send its result, or whatever it raised, to the notebook."""
-    threading.Thread(target=watch, args=(session,), daemon=True).start()
+    threading.Thread(target=watch, args=(session, threading.get_ident()), daemon=True).start()
     try:
         prepare()
         function, args, kwargs = pickle.loads(task.payload)
-        payload = _packed_result(function(*args, **kwargs))
+        result = function(*args, **kwargs)
+        kind = type(result).__name__
+        payload = dumps(result, f"the function returned a {kind}, which cannot be sent back to the notebook")
         _send_rest(session)
         session.send("result", payload)
     except BaseException as error:
@@ -73,8 +73,6 @@ def leave(connection: Connection) -> NoReturn:
     """Keep the sockets open until the notebook lets go, so that peers see no secondary errors; then end."""
     with contextlib.suppress(EOFError, OSError):
         connection.recv()
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(0)
 
 
@@ -85,17 +83,10 @@ def describe(error: BaseException) -> tuple[str, str, list[Frame], str]:
     return type(error).__name__, str(error), frames, "".join(traceback.format_exception(error))
 
 
-def _packed_result(result: object) -> bytes:
-    try:
-        return dumps(result)
-    except Exception as error:
-        kind = type(result).__name__
-        raise TypeError(f"the function returned a {kind}, which cannot be sent back to the notebook: {error}") from None
-
-
 def _send_rest(session: Session) -> None:
     """What was printed, reported and recorded and is not yet on its way."""
     sys.stdout.flush()
+    sys.stderr.flush()
     session.flush()
     try:
         session.send("spans", recorder.take())
@@ -129,7 +120,4 @@ def _die_with_the_server() -> None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None
     if sys.platform == "linux":
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # 1: PR_SET_PDEATHSIG

@@ -1,9 +1,11 @@
-"""A rank's line to the notebook: what it is sent, and `report()`, by which it sends metrics while it runs.
+"""A rank's line to the notebook: what travels on it, by value, and `report()`, which sends metrics while it runs.
 
 Outside a rank `report` does nothing, so that the same function runs unchanged under `torchrun`. A virtual core of a
 TPU is a thread (`xla/core.py`), so the line is found by thread first, then by process.
 """
 
+import importlib
+import io
 import itertools
 import multiprocessing as mp
 import os
@@ -12,12 +14,15 @@ import sys
 import threading
 import time
 import traceback
+import types
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..errors import CourseError, Frame
+import cloudpickle
+
+from ..errors import CourseError
 from ..pictures.live import as_float
 
 SEND_EVERY = 0.1  # seconds; metrics travel in batches, so that a report costs a step microseconds
@@ -28,7 +33,7 @@ AT_EVERY = 5  # times that: where a rank is
 class Task:
     """What the notebook sends to every rank."""
 
-    payload: bytes  # cloudpickle of (function, args, kwargs)
+    payload: bytes  # `dumps` of (function, args, kwargs)
     cells: dict  # linecache entries of the notebook's cells, so that tracebacks show their lines
     env: dict[str, str]
     cwd: str
@@ -50,7 +55,6 @@ class Session:
     records: list[dict] = field(default_factory=list)
     reports: int = 0
     pid: int = field(default_factory=os.getpid)
-    thread: int = field(default_factory=threading.get_ident)
 
     def send(self, kind: str, *values: Any) -> None:
         with self.lock:
@@ -90,20 +94,17 @@ def report(step: int | None = None, **values: float) -> None:
         values: numbers or 0-d tensors by name; `rank` and `time` are added by themselves.
 
     Raises:
-        TypeError, ValueError, RuntimeError: a value is not one number, in the words of Python or torch.
-        CourseError: the name `rank` or `time`, which are filled in.
+        TypeError, ValueError, RuntimeError: a value is not one number, or its name is `rank` or `time`.
     """
     record: dict[str, float] = {name: as_float(value) for name, value in values.items()}
-    for name in {"rank", "time"} & values.keys():
-        raise CourseError(f"report({name}=…): that name is filled in by itself; choose another one")
     if (session := current()) is not None:
         step = session.reports if step is None else int(as_float(step))
         session.reports += 1
-        head = {"rank": session.rank, "time": time.perf_counter() - session.began, "step": step}
-        session.records.append(head | record)
+        seconds = time.perf_counter() - session.began
+        session.records.append(dict(rank=session.rank, time=seconds, step=step, **record))
 
 
-def watch(session: Session) -> None:
+def watch(session: Session, thread: int) -> None:
     """Send what the rank reports, and where it is; end, children included, when the notebook's process is gone."""
     parent = mp.parent_process().sentinel
     for tick in itertools.count():
@@ -112,13 +113,36 @@ def watch(session: Session) -> None:
         try:
             session.flush()
             if tick % AT_EVERY == 0:
-                session.send("at", _where(session.thread), time.process_time())
+                frame = sys._current_frames().get(thread)  # in Python or in a call that waits; innermost first
+                stack = traceback.walk_stack(frame) if frame else ()
+                at = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in stack]
+                session.send("at", at, time.process_time())
         except OSError:
             break
     os.killpg(0, signal.SIGKILL)
 
 
-def _where(thread: int) -> list[Frame]:
-    """Where this thread is, be it in Python or in a call that waits; innermost frame first."""
-    frame = sys._current_frames().get(thread)
-    return [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)] if frame else []
+class Pickler(cloudpickle.CloudPickler):
+    """As cloudpickle, but tensors on an XLA device arrive on the CPU: there, that device is another one, or taken."""
+
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch and isinstance(value, torch.Tensor) and value.device.type == "xla":
+            copy = value.detach().cpu().requires_grad_(value.requires_grad)
+            if isinstance(value, torch.nn.Parameter):
+                copy = torch.nn.Parameter(copy, requires_grad=value.requires_grad)
+            return copy.__reduce_ex__(4)
+        # cloudpickle knows modules by their exact type, and torch.backends.cudnn is one of a type of its own.
+        if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
+            return importlib.import_module, (value.__name__,)
+        return super().reducer_override(value)
+
+
+def dumps(value: object, refusal: str) -> bytes:
+    """`value`, with what cells define, as bytes for `pickle.loads`; else a CourseError that begins with `refusal`."""
+    file = io.BytesIO()
+    try:
+        Pickler(file).dump(value)
+    except Exception as error:
+        raise CourseError(f"{refusal}: {error}") from None
+    return file.getvalue()

@@ -8,7 +8,7 @@ from ..timeline import Timeline
 
 MOST_OUTPUT = 64 << 20  # bytes kept of what a rank prints
 MOST_LINES = 2_000  # printed lines a launch shows; a notebook that is sent more becomes unusable
-# What torch 2.9 says of every process group, and XLA's CPU client of a core that is late (`xla/launch.py` reads it).
+# What torch 2.9 says of every process group, and XLA's CPU client of a core that is late.
 HIDDEN = re.compile(rb"^\[Gloo\] Rank \d+ is connected|rendezvous\.cc")
 
 
@@ -44,30 +44,25 @@ class Output:
     """What the ranks of one launch print, kept by rank; with `show` also in the cell, each line with its rank."""
 
     def __init__(self, unit: str, *, show: bool) -> None:
-        self.unit, self.show, self.shown = unit, show, 0
+        self.unit, self.room = unit, MOST_LINES if show else 0
         self.printed: defaultdict[int | None, bytearray] = defaultdict(bytearray)
         self.rest: defaultdict[int | None, bytes] = defaultdict(bytes)  # of a line that has not ended
 
     def add(self, rank: int | None, data: bytes) -> None:
         """Take what a rank printed; None: no one of several cores in a process."""
         *lines, self.rest[rank] = (self.rest[rank] + data).split(b"\n")
-        self._take(rank, [line for line in lines if not HIDDEN.search(line)], end=b"\n")
+        lines = [line for line in lines if not HIDDEN.search(line)]
+        if len(self.printed[rank]) < MOST_OUTPUT:
+            self.printed[rank] += b"".join(line + b"\n" for line in lines)
+        if lines and self.room > 0:
+            label = "" if self.unit == "program" else f"[{self.unit}s] " if rank is None else f"[{self.unit} {rank}] "
+            print("\n".join(label + line.decode(errors="replace")[:1000] for line in lines[: self.room]))
+            self.room -= len(lines)
+            if self.room < 0:
+                print(f"… more than {MOST_LINES} lines: the rest is in run.output[rank], not shown")
 
     def texts(self, ranks: int) -> list[str]:
         """All that each rank printed, when no more will come."""
-        for rank, rest in self.rest.items():
-            self._take(rank, [rest] if rest else [], end=b"")
+        for rank in [rank for rank, rest in self.rest.items() if rest]:
+            self.add(rank, b"\n")
         return [self.printed[rank].decode(errors="replace") for rank in range(ranks)]
-
-    def _take(self, rank: int | None, lines: list[bytes], *, end: bytes) -> None:
-        if lines and len(self.printed[rank]) < MOST_OUTPUT:
-            self.printed[rank] += b"\n".join(lines) + end
-        room = MOST_LINES - self.shown
-        if not self.show or not lines or room <= 0:
-            return
-        self.shown += len(lines)
-        label = "" if self.unit == "program" else f"[{self.unit}s] " if rank is None else f"[{self.unit} {rank}] "
-        shown = [label + line.decode(errors="replace")[:1000] for line in lines[:room]]
-        if len(lines) > room:
-            shown.append(f"… more than {MOST_LINES} lines: the rest is in run.output[rank], not shown")
-        print("\n".join(shown))

@@ -4,15 +4,12 @@ It is `multiprocessing`'s fork server, preloaded with torch (`preload.py`). It n
 safe after the kernel has used CUDA or a thread pool, and a rank takes milliseconds to start, not seconds.
 """
 
-import contextlib
 import multiprocessing as mp
 import os
-import signal
 import subprocess
 import sys
 import threading
 import types
-from collections.abc import Iterator
 from multiprocessing import util
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -20,6 +17,7 @@ from typing import Any
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # with a pool of threads a process cannot be forked safely
     "GOMP_SPINCOUNT": "1000",  # threads that wait for each other soon give their core to other ranks
+    "PJRT_SELECT_DEFAULT_DEVICE": "0",  # `xla.launch` chooses, and says so
 }
 
 _starting = threading.Lock()
@@ -32,38 +30,26 @@ def warm_up() -> None:
     """
     if sys.platform == "win32":
         return
-    from multiprocessing import forkserver, resource_tracker
+    from multiprocessing import forkserver
 
-    with _starting, _spawning_apart():
-        resource_tracker.ensure_running()  # here, because on its way it would undo the mask below
+    with _starting:
         mp.get_context("forkserver").set_forkserver_preload(["course_utils.ranks.preload"])
-        # The server and all ranks inherit the mask: interrupts are for the kernel alone.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        usual, util.spawnv_passfds = util.spawnv_passfds, _spawn
         try:
             forkserver.ensure_running()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            util.spawnv_passfds = usual
 
 
-@contextlib.contextmanager
-def _spawning_apart() -> Iterator[None]:
-    """The server, and `multiprocessing`'s resource tracker, start in process groups of their own.
+def _spawn(path: bytes, args: list, passed: list[int]) -> int:
+    """Start the server, or `multiprocessing`'s resource tracker, in a process group of its own.
 
-    A kernel that is told to stop first ends its own group, and waits for the tracker, which ignores the signal: a
-    restart takes seconds more, and `multiprocessing` does not tidy up. Both end by themselves once the kernel has gone.
+    Interrupts go to the kernel's group, and are for the kernel alone. A kernel that is told to stop first ends its own
+    group and would wait for the tracker, which ignores the signal, for seconds. Both end once the kernel has gone.
     """
-
-    def spawn(path: bytes, args: list, passed: list[int]) -> int:
-        env = os.environ | ENVIRONMENT
-        process = subprocess.Popen(args, executable=path, pass_fds=passed, env=env, process_group=0)
-        process.returncode = 0  # `multiprocessing` waits for it
-        return process.pid
-
-    together, util.spawnv_passfds = util.spawnv_passfds, spawn
-    try:
-        yield
-    finally:
-        util.spawnv_passfds = together
+    process = subprocess.Popen(args, executable=path, pass_fds=passed, env=os.environ | ENVIRONMENT, process_group=0)
+    process.returncode = 0  # `multiprocessing` waits for it
+    return process.pid
 
 
 def fork(target: Any, *args: Any) -> BaseProcess:

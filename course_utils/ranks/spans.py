@@ -9,14 +9,13 @@ from typing import Any, Self
 class Recorder:
     """The spans of this process. Off until `begin`, so that `span` is harmless outside a rank."""
 
-    def __init__(self) -> None:
-        self.pid = 0
-        self.spans: list[tuple[str, Any, Any, str]] = []
-        self.synchronize: Callable[[], None] | None = None  # where work goes on after its call
+    pid = 0
+    synchronize: Callable[[], None] | None = None  # where work goes on after its call
 
     def begin(self, device: str) -> None:
         """Record from now on; a mark is the time, or on an accelerator an event, because calls return before work."""
-        self.pid, self.spans, self.mark = os.getpid(), [], time.perf_counter
+        self.pid, self.mark = os.getpid(), time.perf_counter
+        self.spans: list[tuple[str, Any, Any, str]] = []
         if device != "cpu":
             import torch
 
@@ -33,7 +32,7 @@ class Recorder:
 
     def take(self) -> list[tuple[str, float, float, str]]:
         """All spans so far as (name, start, end, lane), seconds of `time.perf_counter()`; none are left."""
-        spans, self.spans = self.spans, []
+        spans, self.spans = self.spans if self.pid else [], []
         if not spans or self.synchronize is None:
             return spans
         self.synchronize()

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-OPERATORS = {
+OPERATORS = {  # of c10d, by the collective each one is
     "all-reduce": ("allreduce_", "allreduce_coalesced_"),
     "all-gather": ("allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_"),
     "reduce-scatter": ("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"),
@@ -21,7 +21,6 @@ OPERATORS = {
     "recv": ("recv_", "recv_any_source_"),
     "barrier": ("barrier", "monitored_barrier_"),
 }
-"""The operators of `c10d`, by the collective each one is."""
 
 
 @dataclass(eq=False)
@@ -63,12 +62,6 @@ class Traffic:
         if not _open:
             _library.pop()._destroy()
 
-    def _count(self, name: str, payload: int, sent: int) -> None:
-        self.calls[name] += 1
-        self.bytes[name] += payload
-        self.sent[name] += sent
-        self.order.append((name, payload))
-
 
 _open: list[Traffic] = []
 _library: list[Any] = []  # what is in front of c10d's operators, while something is open
@@ -96,7 +89,10 @@ def _counting(operator: Any, name: str, below: Any) -> Any:
         group = ProcessGroup.unbox(args[place["process_group"]])
         payload, sent = _sizes(name, args, place, group.size(), group.rank())
         for traffic in _open:
-            traffic._count(name, payload, sent)
+            traffic.calls[name] += 1
+            traffic.bytes[name] += payload
+            traffic.sent[name] += sent
+            traffic.order.append((name, payload))
         return operator.redispatch(keys & below, *args, **kwargs)
 
     return counting
@@ -108,14 +104,13 @@ def _sizes(name: str, args: tuple, place: dict[str, int], ranks: int, rank: int)
         return 0, 0
     side = {"all-gather": "output", "scatter": "output", "reduce-scatter": "input", "all-to-all": "input",
             "gather": "input"}.get(name, "tensors")
-    whole = _bytes(next(args[i] for key, i in place.items() if key.startswith(side)))
+    here = _bytes(next(args[i] for key, i in place.items() if key.startswith(side)))
     if name in ("send", "recv"):
-        return whole, whole if name == "send" else 0
+        return here, here * (name == "send")
     if name in ("scatter", "gather"):  # what is here is a shard; the root sends, or gets, those of all others
         root = rank == args[place["root_rank"]]
-        shards = (ranks - 1 if root else 0) if name == "scatter" else (0 if root else 1)
-        return ranks * whole, shards * whole
-    return whole, (2 if name == "all-reduce" else 1) * (ranks - 1) * whole // ranks
+        return ranks * here, here * ((ranks - 1) * root if name == "scatter" else not root)
+    return here, (2 if name == "all-reduce" else 1) * (ranks - 1) * here // ranks
 
 
 def _bytes(tensors: Any) -> int:

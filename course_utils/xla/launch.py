@@ -11,8 +11,8 @@ from typing import Any
 from ..errors import CourseError
 from ..machine import tpu_chips, usable_cores
 from ..pictures.live import LivePlot
-from ..ranks.crew import Crew, Member
-from ..ranks.launch import check_call, make_task, name_of
+from ..ranks.crew import Crew
+from ..ranks.launch import check_call, make_task
 from ..ranks.run import Run
 from ..ranks.server import warm_up
 from . import core
@@ -57,7 +57,7 @@ def launch(function: Callable, *args: Any, cores: int | None = None, spmd: bool 
 
     The rest, what is returned (tensors on the CPU, one result with `spmd`) and the errors are those of `launch`.
     """
-    check_call(function, live=live, time_limit=time_limit)
+    check_call(function)
     _versions()
     real = _choose_device() == "TPU"
     there = _tpu_cores() if real else VIRTUAL_CORES
@@ -70,23 +70,17 @@ def launch(function: Callable, *args: Any, cores: int | None = None, spmd: bool 
                      threads=max(1, int(usable_cores())), timeout=None)
     count, unit = (1, "program") if spmd else (cores, "core")
     where = f"{cores} devices of " * spmd + ("a TPU" if real else "XLA's CPU client")
-    run = Run(count, where, task.backend, [None] * count, unit=unit, name=name_of(function))
+    run = Run(count, where, task.backend, [None] * count, unit=unit, name=getattr(function, "__name__", ""))
     return Cores(run, live=live, show=show).work(task, time_limit)
 
 
 class Cores(Crew):
     """All cores of one launch, ranks that share a process; with SPMD one program that has them all."""
 
-    main = staticmethod(core.main)
-
-    def groups(self) -> list[list[int]]:
-        return [list(range(self.run.ranks))]
+    main, together = staticmethod(core.main), True
 
     def who(self, rank: int) -> str:
         return "the SPMD program" if self.run.unit == "program" else super().who(rank)
-
-    def heard_output(self, member: Member, data: bytes) -> None:
-        self.output.add(None, data)  # of no core: XLA's own words
 
 
 def tolerance(fine: float = 1e-5) -> float:

@@ -32,7 +32,7 @@ def in_a_kernel(folder: Path, *cells: str, history: bool = True) -> Path:
     kernel = Kernel(history=history)
     try:
         for cell in [*cells_of("06", "RANKS = ", "def train(digits"), "digits = data.digits()", *cells]:
-            answer = kernel.run(cell.format(folder) if cell in cells else cell, timeout=600)
+            answer = kernel.run(cell.format(folder) if cell in cells else cell)
             assert answer.error is None, answer.shown
     finally:
         kernel.close()

@@ -21,16 +21,16 @@ def test_nothing_is_left(how: str) -> None:
     kernel = Kernel()
     try:
         for cell in cells_of("19", *CELLS):
-            answer = kernel.run(cell, timeout=600)
+            answer = kernel.run(cell)
             assert answer.error is None, answer.shown
         cell = kernel.send(LONG_RUN)
         agents = eventually(lambda: _running(kernel, "torch.distributed.run", 2))
         assert agents, "the agents started"
-        workers = eventually(lambda: _running(kernel, "train.py", 6), within=600)
+        workers = eventually(lambda: _running(kernel, "train.py", 6))
         assert workers, "and the workers, 2 each"
         if how == "interrupt":
             kernel.manager.interrupt_kernel()
-            assert kernel.answer(cell, timeout=600).error == "KeyboardInterrupt"
+            assert kernel.answer(cell).error == "KeyboardInterrupt"
         else:
             kernel.client.stop_channels()
             kernel.manager.restart_kernel(now=False)

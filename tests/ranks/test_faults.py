@@ -17,10 +17,7 @@ from tests.kernel import Kernel, eventually, gone
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
 
-
-def cell(code: str) -> str:
-    return textwrap.dedent(code).strip()
-
+cell = textwrap.dedent
 
 FAULTS = {
     "raises": (
@@ -125,22 +122,6 @@ FAULTS = {
         """,
         ["returned a generator, which cannot be sent back", r"Cell In\[\d+\], line 3\s+launch\(train"],
     ),
-    "a malformed metric": (
-        """
-        def train():
-            report(step=0, loss=torch.ones(3))
-        launch(train, ranks=2)
-        """,
-        [r"raised RuntimeError: a Tensor with 3 elements", r"Cell In\[\d+\], line 2, in train", "report"],
-    ),
-    "a nested launch": (
-        """
-        def train():
-            launch(rank_of, ranks=2)
-        launch(train, ranks=2)
-        """,
-        ["raised CourseError: launch was called inside a rank"],
-    ),
 }
 
 
@@ -198,17 +179,10 @@ def test_grandchildren_end_with_their_ranks_and_when_they_ignore_sigterm(kernel)
     assert not gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
 
 
-INTERRUPTIBLE = {
-    "in a collective": (
-        "def train():\n    if dist.get_rank(): dist.barrier()\n    else: time.sleep(60)\nlaunch(train, ranks=4)"
-    ),
-    "while ranks print": "def train():\n    while True: print('x' * 200)\nlaunch(train, ranks=4)",
-}
-
-
-@pytest.mark.parametrize("name", INTERRUPTIBLE)
-def test_interrupt(kernel, name):
-    request = kernel.send(INTERRUPTIBLE[name])
+@pytest.mark.parametrize("function", ["dist.barrier() if dist.get_rank() else time.sleep(60)",
+                                      "while True: print('x' * 200)"])
+def test_interrupt(kernel, function):
+    request = kernel.send(f"def train():\n    {function}\nlaunch(train, ranks=4)")
     assert eventually(lambda: len(kernel.ranks()) == 4)
     time.sleep(0.5)
     ranks = kernel.ranks()
@@ -223,68 +197,61 @@ def test_interrupt(kernel, name):
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.05])
 def test_interrupt_at_start_up(kernel, delay):
     request = kernel.send("print('begun', flush=True)\nlaunch(time.sleep, 60, ranks=4)")
-    assert kernel.client.get_iopub_msg(timeout=10)["msg_type"] == "status"
-    while kernel.client.get_iopub_msg(timeout=10)["msg_type"] != "stream":
+    while kernel.client.get_iopub_msg(timeout=600)["msg_type"] != "stream":
         pass
     time.sleep(delay)
     kernel.manager.interrupt_kernel()
-    answer = kernel.answer(request)
-    assert answer.error == "KeyboardInterrupt", answer.traceback
+    assert kernel.answer(request).error == "KeyboardInterrupt"
 
 
-def test_interrupt_while_the_server_is_still_importing():
-    kernel = Kernel()  # its setup has just begun to warm the server up
-    try:
-        request = kernel.send("launch(time.sleep, 60, ranks=4)")
-        time.sleep(0.3)
-        kernel.manager.interrupt_kernel()
-        assert kernel.answer(request).error == "KeyboardInterrupt"
-        answer = kernel.run("print(launch(rank_of, ranks=3).results)")
-        assert answer.text.strip() == "[0, 1, 2]", answer.traceback
-        assert eventually(lambda: not kernel.ranks())
-    finally:
-        kernel.close()
-
-
-def test_the_kernel_is_restarted_in_mid_run_then_killed():
+@pytest.fixture
+def fresh():
+    """A kernel that has just begun to warm the server up."""
     kernel = Kernel()
-    try:
-        kernel.send("launch(time.sleep, 600, ranks=4)")
-        assert eventually(lambda: len(kernel.ranks()) == 4)
-        before = [kernel.server(), *kernel.ranks()]
-        kernel.restart()
-        assert not gone(before)
-        assert kernel.run("print(launch(rank_of, ranks=2).results)").text.strip() == "[0, 1]"
-
-        kernel.send(cell("""
-            def train():
-                import subprocess, ctypes
-                if dist.get_rank() == 0: ctypes.PyDLL(None).sleep(600)
-                if dist.get_rank() == 1: subprocess.run(["sleep", "600"])
-                dist.barrier()
-            launch(train, ranks=4)
-        """))
-        assert eventually(lambda: len(kernel.ranks()) == 4)
-        assert eventually(lambda: [c for rank in kernel.ranks() for c in rank.children()])
-        before = kernel.process.children(recursive=True)
-        os.kill(kernel.process.pid, signal.SIGKILL)
-        assert not gone(before)
-    finally:
-        kernel.close()
+    yield kernel
+    kernel.close()
 
 
-def test_a_kernel_that_is_told_to_stop_ends_by_itself_and_leaves_no_file():
-    kernel = Kernel()
-    try:
-        answer = kernel.run("launch(rank_of, ranks=2); from multiprocessing import util; print(util.get_temp_dir())")
-        assert os.path.isdir(answer.text.strip())
-        group = os.getpgid(kernel.process.pid)  # ipykernel waits until all of it has ended
-        assert group not in [os.getpgid(child.pid) for child in kernel.process.children()]
-        kernel.manager.shutdown_wait_time = 120.0  # seconds until Jupyter kills what it has asked to stop
-        kernel.manager.shutdown_kernel(now=False)
-        assert not os.path.exists(answer.text.strip())
-    finally:
-        kernel.close()
+def test_interrupt_while_the_server_is_still_importing(fresh):
+    request = fresh.send("launch(time.sleep, 60, ranks=4)")
+    time.sleep(0.3)
+    fresh.manager.interrupt_kernel()
+    assert fresh.answer(request).error == "KeyboardInterrupt"
+    assert fresh.run("print(launch(rank_of, ranks=3).results)").text.strip() == "[0, 1, 2]"
+    assert eventually(lambda: not fresh.ranks())
+
+
+def test_the_kernel_is_restarted_in_mid_run_then_killed(fresh):
+    fresh.send("launch(time.sleep, 600, ranks=4)")
+    assert eventually(lambda: len(fresh.ranks()) == 4)
+    before = [fresh.server(), *fresh.ranks()]
+    fresh.restart()
+    assert not gone(before)
+    assert fresh.run("print(launch(rank_of, ranks=2).results)").text.strip() == "[0, 1]"
+
+    fresh.send(cell("""
+        def train():
+            import subprocess, ctypes
+            if dist.get_rank() == 0: ctypes.PyDLL(None).sleep(600)
+            if dist.get_rank() == 1: subprocess.run(["sleep", "600"])
+            dist.barrier()
+        launch(train, ranks=4)
+    """))
+    assert eventually(lambda: len(fresh.ranks()) == 4)
+    assert eventually(lambda: [c for rank in fresh.ranks() for c in rank.children()])
+    before = fresh.process.children(recursive=True)
+    os.kill(fresh.process.pid, signal.SIGKILL)
+    assert not gone(before)
+
+
+def test_a_kernel_that_is_told_to_stop_ends_by_itself_and_leaves_no_file(fresh):
+    answer = fresh.run("launch(rank_of, ranks=2); from multiprocessing import util; print(util.get_temp_dir())")
+    assert os.path.isdir(answer.text.strip())
+    group = os.getpgid(fresh.process.pid)  # ipykernel waits until all of it has ended
+    assert group not in [os.getpgid(child.pid) for child in fresh.process.children()]
+    fresh.manager.shutdown_wait_time = 120.0  # seconds until Jupyter kills what it has asked to stop
+    fresh.manager.shutdown_kernel(now=False)
+    assert not os.path.exists(answer.text.strip())
 
 
 def test_nothing_listens_beyond_loopback(kernel):
@@ -326,7 +293,7 @@ def test_dataloader_workers_and_classes_from_cells(kernel):
 
 
 HANG = """
-sys.modules["course_utils.ranks.whereabouts"].SILENCE = 1.0
+sys.modules["course_utils.ranks.failures"].SILENCE = 1.0
 def train(work):
     if dist.get_rank() == 2: work()
     dist.all_reduce(torch.ones(1))
@@ -341,7 +308,7 @@ def alone():
 def impatient(kernel):
     kernel.run(HANG)
     yield kernel
-    kernel.run("sys.modules['course_utils.ranks.whereabouts'].SILENCE = 10.0")
+    kernel.run("sys.modules['course_utils.ranks.failures'].SILENCE = 10.0")
 
 
 def test_a_launch_that_hangs_says_where_each_rank_is_until_it_goes_on(impatient):

@@ -112,15 +112,14 @@ for device in ("cpu", torch_xla.device()):  # without XLA's devices in autograd'
 CHIPS = """
 import multiprocessing as mp, os, pickle
 from course_utils.xla import core
-from course_utils.ranks.report import Task
-from course_utils.ranks.payload import packed
+from course_utils.ranks.report import Task, dumps
 def work():
     import torch_xla.runtime as xr
     print("hello")
     return xr.global_ordinal(), xr.world_size(), os.getpid()
 os.environ |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
 ours, theirs = mp.Pipe()
-core.share(Task(packed(work, (), {}), {}, {}, ".", "xla", core.REPLICAS, 1, None, 0.0), theirs)
+core.share(Task(dumps((work, (), {}), ""), {}, {}, ".", "xla", core.REPLICAS, 1, None, 0.0), theirs)
 core.chips()
 kinds = {}
 while ours.poll(1):
