@@ -60,7 +60,7 @@ class Alive(TorchDispatchMode):
         made = operation(*args, **kwargs or {})
         self.largest = max(self.largest, self._see(value for value in tree_leaves(made) if type(value) is Tensor))
         # FSDP2 empties memory that it will fill again, so sizes are read anew each time.
-        self.samples.append(sum(memory.nbytes() for memory in self._memory))
+        self.samples.append(sum(map(UntypedStorage.nbytes, self._memory)))
         return made
 
     @property
