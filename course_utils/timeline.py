@@ -1,7 +1,5 @@
 """What every rank did and when: spans on one clock, and what can be read off them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -50,25 +48,23 @@ class Timeline:
 
         return gantt(self)._repr_png_()
 
-    def titled(self, title: str) -> Timeline:
+    def titled(self, title: str) -> "Timeline":
         """The same timeline with a title above its picture."""
         return Timeline(self.spans, title=title)
 
-    def between(self, start: float, end: float) -> Timeline:
+    def between(self, start: float, end: float) -> "Timeline":
         """The same timeline from `start` to `end` (s); spans that cross a border are cut there."""
         inside = (s for s in self.spans if s.end > start and s.start < end)
         return Timeline((replace(s, start=max(s.start, start), end=min(s.end, end)) for s in inside), title=self.title)
 
-    def last(self, name: str) -> Timeline:
+    def last(self, name: str) -> "Timeline":
         """The last step, where a step of every rank begins with the span `name`: from the first rank's on."""
         begins = {s.rank: s.start for s in self.spans if s.name == name}  # sorted by start: the last of a rank stays
         return self.between(min(begins.values()), self.end)
 
-    def flat(self) -> Timeline:
-        """The same timeline where no two spans of a lane overlap: what goes on inside a span is cut out of it.
-
-        For work that waits for what it calls, as a forward on a CPU for the all-gather in it.
-        """
+    def flat(self) -> "Timeline":
+        """The same timeline where no two spans of a lane overlap: what goes on inside a span is cut out of it, as on a
+        CPU an all-gather out of the forward that waits for it."""
         pieces = []
         for s in self.spans:
             at = s.start
@@ -91,9 +87,8 @@ class Timeline:
 
     def overlap(self) -> float:
         """Seconds in which a rank computed and communicated at once, summed over ranks."""
-        lanes = "compute", "communication"
-        both = (sum(self.busy(rank, lane) for lane in lanes) - self.busy(rank, *lanes) for rank in self.ranks)
-        return sum(max(0.0, seconds) for seconds in both)
+        return max(0.0, sum(self.busy(rank) + self.busy(rank, "communication")
+                            - self.busy(rank, "compute", "communication") for rank in self.ranks))
 
     def idle(self) -> float:
         """Share of the timeline, 0 to 1, in which a rank computed nothing: the mean over ranks."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from course_utils import CourseError, LivePlot, check, launch, pictures
+from course_utils import CourseError, check, launch, pictures
 
 
 def train(steps: int = 1) -> int:
@@ -21,7 +21,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
     "ranks=10_000": (lambda: launch(train, ranks=10_000), "10000", "1 to 64"),
     "device='gpu'": (lambda: launch(train, device="gpu"), "gpu", "cpu"),
     "an argument that cannot be pickled": (lambda: launch(train, threading.Lock()), "cannot pickle", "inside the"),
-    "LivePlot(3)": (lambda: LivePlot(3), "3", "LivePlot("),
     "pictures.collective('all_gather')": (lambda: pictures.collective("all_gather"), "'all_gather'", "all-gather"),
     "check.rank_devise": (lambda: check.rank_devise, "rank_devise", "rank_device"),
 }

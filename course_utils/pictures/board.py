@@ -40,10 +40,7 @@ def _file() -> Path | None:
 
 
 def my_board() -> Picture:
-    """What you measured in the notebooks of this course: runs of `launch`, live plots, each with its last values.
-
-    Of runs of the same function on as many ranks and the same kind of device the last one is shown.
-    """
+    """What you measured in the notebooks: of each kind of `launch` or live plot the last run, with its last values."""
     file, last = _file(), {}
     for line in [*(file.read_text(encoding="utf-8").splitlines() if file and file.exists() else []), *_session]:
         with contextlib.suppress(ValueError, KeyError, TypeError):  # it was cut off, or another version wrote it
@@ -51,8 +48,7 @@ def my_board() -> Picture:
             what = run["notebook"], run["name"], run["title"], run["on"]
             took = style.duration(run["seconds"]) if run["seconds"] else ""
             measured = ", ".join(f"{name} {style.number(value)}" for name, value in run["lasts"].items())
-            day = time.strftime("%Y-%m-%d", time.localtime(run["at"]))
-            last[what] = run["at"], (*what, took, measured, day)
+            last[what] = run["at"], (*what, took, measured, time.strftime("%Y-%m-%d", time.localtime(run["at"])))
     rows = [row for _, row in sorted(last.values(), key=lambda run: (run[1][0], run[0]))]
     where = f"kept in {str(file).replace(str(Path.home()), '~', 1)}" if file else "of this session only"
     return table(rows, ["notebook", "run", "title", "on", "took, with its start", "measured", "day"],

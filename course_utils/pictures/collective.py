@@ -26,9 +26,8 @@ def collective(name: str, ranks: int = 4) -> Picture:
     if name not in NAMES or not 2 <= ranks <= len(style.RANK):
         raise CourseError(f"There is no picture of {name!r} on {ranks!r} ranks, but of {', '.join(NAMES)} on 2 to 8.")
     found = steps(name, ranks)
-    share = sum(send.src == 0 for step in found for send in step.sends) / len(found[0].held[0])
-    alt = (f"{len(found) - 1} steps; one row a rank, one column a chunk. Rank 0 sends {share:.3g} times the message. "
-           + " ".join(f"{i}: {step.text}" for i, step in enumerate(found)))
+    said = " ".join(f"{i}: {step.text}" for i, step in enumerate(found))
+    alt = f"{len(found) - 1} steps; one row a rank, one column a chunk. {said}"
     drawn = [_draw(step, sums="reduce" in name) for step in found]
     return player(drawn, title=f"{name} on {ranks} ranks", alt=alt, captions=[step.text for step in found])
 

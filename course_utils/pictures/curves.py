@@ -16,7 +16,6 @@ Panels = Mapping[str, Mapping[int | str, tuple[Sequence[float], Sequence[float]]
 Point = tuple[float, float]
 
 POINTS = 240  # drawn of a series: more than a panel has pixels adds nothing
-LABELLED = 4  # of more last values only the highest and the lowest are written
 HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 226, 26, 40, 50, 60  # of a panel, px
 GAP, LINE = 4, 20  # between panels; height of a line of text above and below them, px
 
@@ -31,7 +30,6 @@ class Drawing:
     texts: list[tuple[float, float, str, str, bool]] = field(default_factory=list)  # x, baseline, text, anchor, bold
 
     def svg(self, alt: str) -> str:
-        """It follows the page's colours."""
         drawn = []
         for points, color, width, dash in self.lines:
             path = "M" + " ".join(["%.1f %.1f" % point for point in points]) + "h0" * (len(points) == 1)  # noqa: UP031
@@ -98,13 +96,13 @@ def pieces(xs: Sequence[float], ys: Sequence[float], *, log_x: bool = False, log
         places = sorted({0, n - 1}.union(*((min(part, key=size), max(part, key=size)) for part in parts)))
     found, before = [], math.inf
     for x, y in ((xs[i], ys[i]) for i in places):
-        if not math.isfinite(y) or (log_x and x <= 0) or (log_y and y <= 0):
+        if math.isfinite(y) and not (log_x and x <= 0) and not (log_y and y <= 0):
+            if x < before:
+                found.append([])
+            found[-1].append((x, y))
+            before = x
+        else:
             before = math.inf
-            continue
-        if x < before:
-            found.append([])
-        found[-1].append((x, y))
-        before = x
     return found
 
 
@@ -150,10 +148,9 @@ def draw(panels: Panels, *, title: str = "", x_title: str = "step", total: float
 
 
 def _write_ends(drawing: Drawing, ends: dict[str, tuple[float, float, str]]) -> None:
-    """The last values, to the right of the lines' ends or a little above them; of many, the outermost two."""
-    lowest_first = sorted(ends.items(), key=lambda end: -end[1][1])
-    before = (-math.inf, 0.0)
-    for text, (x, y, color) in lowest_first if len(ends) <= LABELLED else (lowest_first[0], lowest_first[-1]):
+    """The last values, to the right of the lines' ends or a little above them; of more than 4, the outermost two."""
+    lowest_first, before = sorted(ends.items(), key=lambda end: -end[1][1]), (-math.inf, 0.0)
+    for text, (x, y, color) in lowest_first if len(ends) <= 4 else (lowest_first[0], lowest_first[-1]):
         y = min(y, before[1] - 13) if abs(x - before[0]) < RIGHT else y
         drawing.lines.append(([(x + 8, y - 3), (x + 8, y + 3)], color, 3, ""))
         drawing.texts.append((x + 13, y + 4, text, "start", True))

@@ -16,15 +16,11 @@ CONTROLS = [  # name in the state, words, least, most, step
     ("ratio", "backward : forward", 0.5, 3, 0.5), ("link", "link time", 0, 1, 0.1)]
 
 
-def explorer(name: str = "GPipe", *, ranks: int = 2, micro_batches: int = 3) -> Picture:
-    """A pipeline to play with, in the page itself: sliders for all of its numbers, no kernel needed.
-
-    It begins with this schedule, a backward 2 forwards long and no link time: as a PNG where no JavaScript runs.
-    """
-    chunks = 2 if name == "interleaved" else 1
-    timeline = make(name, ranks=ranks, micro_batches=micro_batches, chunks=chunks).simulate()
-    first = pipelines({f"{name}, {micro_batches} micro-batches on {ranks} ranks": timeline}, unit="forwards")
-    state = {"name": name, "p": ranks, "m": micro_batches, "v": 2, "ratio": 2, "link": 0}
+def explorer() -> Picture:
+    """A pipeline to play with, in the page itself: sliders for all of its numbers; a PNG where no JavaScript runs."""
+    first = pipelines({"GPipe, 3 micro-batches on 2 ranks": make("GPipe", ranks=2, micro_batches=3).simulate()},
+                      unit="forwards")
+    state = {"name": "GPipe", "p": 2, "m": 3, "v": 2, "ratio": 2, "link": 0}
     stored = json.dumps({"state": state, "names": [*SCHEDULES], "controls": CONTROLS, "colors": COLORS})
     marks = {"forward": COLORS["F"][0], "backward, or its input half": COLORS["B"][0], "weight half": COLORS["W"][0],
              "waits": "rgba(128,128,128,.3)", "message on its way": COLORS["S"][0]}

@@ -10,16 +10,14 @@ from .picture import FONTS, Picture, blank, to_png
 
 LEFT, RIGHT, HEAD, FOOT, LINE = 60, 26, 22, 60, 18  # px beside, above and below the bars, and of a line of text
 HIGH, THIN, GAP = 20, 9, 7  # px of a rank's compute lane, of all others together, and below a rank
+# Colours of a pipeline's boxes: of a rank's first chunk of the model, and, paler, of the next.
 SHADES = {"forward": (style.ROLE["forward"], "#99C7E0"), "backward": (style.ROLE["backward"], "#EEBF99"),
           "backward-input": (style.ROLE["backward"], "#EEBF99"),
           "backward-weight": (style.ROLE["optimizer"], "#99D8C7")}
-"""Colours of a pipeline's boxes: of a rank's first chunk of the model, and, paler, of the next."""
 KINDS = {"backward-input": "B, input half of a backward", "backward-weight": "W, weight half"}
 WAITING = style.GREY + "33"  # nearly transparent
+# Fill and edge of a role; idle is hollow, so that its name can be read on it.
 LOOKS = {role: (color, "none") for role, color in style.ROLE.items()} | {"idle": ("none", style.GREY)}
-"""Fill and edge of a role; idle is hollow, so that its name can be read on it."""
-
-
 # What is drawn for a span: left and wide in seconds, top and high in px.
 Box = namedtuple("Box", "left wide top high fill edge text", defaults=[""])
 
@@ -38,8 +36,7 @@ def gantt(timeline: Timeline) -> Picture:
         levels = 3 if any(after.start < before.end for before, after in pairwise(thin)) else 1
         boxes += [Box(s.start - timeline.start, s.seconds, row * i + HIGH + 2 + n % levels * THIN / levels,
                       THIN / levels - (levels > 1), *LOOKS[s.role]) for n, s in enumerate(thin)]
-    roles = {s.role for s in timeline.spans}
-    looks = {role: look for role, look in LOOKS.items() if role in roles}
+    looks = {role: LOOKS[role] for role in sorted({s.role for s in timeline.spans}, key=[*LOOKS].index)}
     alt = (f"{timeline.title}{': ' if timeline.title else ''}Gantt chart of {len(timeline.spans):,} spans of "
            f"{len(ranks)} rank{'s' if len(ranks) != 1 else ''} over {style.duration(timeline.seconds, 4)}. {says}.")
     return _chart({says: (ranks, boxes)}, row, timeline.seconds, looks, title=timeline.title, alt=alt,
@@ -47,10 +44,7 @@ def gantt(timeline: Timeline) -> Picture:
 
 
 def pipelines(timelines: Mapping[str, Timeline], *, title: str = "", foot: str = "", unit: str = "s") -> Picture:
-    """Pipelines below each other on one time axis, all from 0, each box with the number of its micro-batch.
-
-    unit: that of the spans' times, in words where it is not seconds: "forwards".
-    """
+    """Pipelines below each other on one axis of time (in `unit`), each box with the number of its micro-batch."""
     panels = {f"{name}: {timeline.idle():.1%} of the time is waiting": (timeline.ranks, _pipeline(timeline))
               for name, timeline in timelines.items()}
     names = {s.name.split()[0] for timeline in timelines.values() for s in timeline.spans}
@@ -71,8 +65,8 @@ def finding(timeline: Timeline) -> str:
     for s in timeline.spans:
         takes[s.role if s.role != "other" else s.name] += s.seconds * (s.role != "idle")
     (first, most), *_ = takes.most_common(1)
-    idle = f", ranks wait {timeline.idle():.0%} of it" if timeline.idle() >= 0.1 else ""
-    return f"{first.capitalize()} takes {most / (len(timeline.ranks) * timeline.seconds):.0%} of the time{idle}"
+    share = most / (len(timeline.ranks) * timeline.seconds)
+    return f"{first.capitalize()} takes {share:.0%} of the time, ranks wait {timeline.idle():.0%} of it"
 
 
 def _pipeline(timeline: Timeline) -> list[Box]:

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from ..errors import in_words
 from .screen import Place, drawing_in, shell
@@ -24,9 +25,7 @@ document.querySelectorAll("[data-course-keys]").forEach(function (mark) {
 def knobs(function: Callable, /, **choices: list) -> None:
     """Run `function` with the first value of each keyword, show what it returns, and let the reader run it again.
 
-    Run calls it with the values chosen; Jupyter's own Stop ends it, a launch with all its ranks. The last result stays
-    until there is another. In a script, the function is called once, with the first values.
-
+    Run calls it with the values chosen, Jupyter's own Stop ends it. A script calls it once, with the first values.
     Example: `knobs(lambda ranks: launch(train, ranks=ranks).timeline, ranks=[1, 2, 4])`
     """
     __tracebackhide__ = True
@@ -69,7 +68,9 @@ class _Knobs:
             self.say("Waiting for the kernel …")
             self.loop.call_soon_threadsafe(self.run, context=self.context)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *, over: bool = False) -> None:
+        """Beside the button; `over`: a click asks for another run from now on."""
+        self.asked &= not over
         self.state.value = f'<div role="status" style="white-space:pre-wrap;line-height:1.5">{html.escape(text)}</div>'
 
     def run(self, *, in_cell: bool = False) -> None:
@@ -102,9 +103,5 @@ class _Knobs:
         finally:
             text = printed.getvalue().rstrip("\n")
             self.printed.show({"text/plain": text}) if text else self.printed.clear()
-            self.say(said) if in_cell else self.loop.call_later(0.05, self.end, said)  # clicks of meanwhile come now
-
-    def end(self, said: str) -> None:
-        """Say how the run ended; from now on a click asks for another."""
-        self.asked = False
-        self.say(said)
+            # Clicks of meanwhile may be heard only now.
+            self.say(said) if in_cell else self.loop.call_later(0.05, partial(self.say, said, over=True))

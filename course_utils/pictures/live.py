@@ -13,15 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from .. import style
-from ..errors import CourseError
 from . import board, curves
 from .picture import Picture
 from .screen import Place, place_of, shell
-
-T = TypeVar("T")
 
 SHORTEST = 0.25  # seconds between two frames
 SHARE = 0.02  # of one core's time that drawing may take
@@ -44,9 +41,6 @@ class LivePlot:
     """
 
     def __init__(self, *names: str, title: str = "", total: int | None = None) -> None:
-        for name in names:
-            if not isinstance(name, str):
-                raise CourseError(f"LivePlot({name!r}): a panel is the name of a metric, for example LivePlot('loss').")
         self.names, self.title, self.total = names, title, total
         self._clear()
 
@@ -71,8 +65,7 @@ class LivePlot:
     def update(self, step: float | None = None, **values: float) -> None:
         """Add values, numbers or 0-d tensors, at `step` (counted from 0 when left out); draw when a frame is due.
 
-        Between frames this takes a few microseconds, plus the wait for a tensor that is still being computed. What is
-        not one number raises a TypeError, ValueError or RuntimeError.
+        Between frames this takes microseconds, plus the wait for a tensor. What is no number raises, as `float` does.
         """
         if not self._open:
             self._start()
@@ -87,10 +80,8 @@ class LivePlot:
 
     def _take(self, rank: int, step: float | None, values: dict[str, Any]) -> None:
         """Add these values of `rank`, all of them or, with an error, none."""
-        if step is None:
-            step = self._next.get(rank, 0)
-        elif type(step) is not int:
-            step = as_float(step)
+        if type(step) is not int:
+            step = self._next.get(rank, 0) if step is None else as_float(step)
         for name, value in {name: as_float(value) for name, value in values.items()}.items():
             xs, ys = self.data.setdefault(name, {}).setdefault(rank, ([], []))
             xs.append(step)
@@ -200,7 +191,7 @@ class LivePlot:
         return " · ".join(parts)
 
 
-def live(iterable: Iterable[T], plot: LivePlot | None = None, *, unit: str = "step") -> Iterator[T]:
+def live(iterable: Iterable, plot: LivePlot | None = None, *, unit: str = "step") -> Iterator:
     """Loop with a progress line, and close the plot when the loop ends, by an error or an interrupt, too.
 
     plot: the curves to show above the line; give it values in the loop with `plot.update(loss=loss)`.

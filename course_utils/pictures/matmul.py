@@ -24,8 +24,8 @@ def matmul(split: str, ranks: int = 2) -> Picture:
         mine = [k * ranks // 4 == rank for k in range(4)]
         x = [[n if columns or mine[k] else None for k, n in enumerate(row)] for row in X]
         a = [[n if mine[j if columns else k] else None for j, n in enumerate(row)] for k, row in enumerate(A)]
-        for i, y in enumerate([[[None] * 4] * 2, product(x, a), product(X, A)]):
-            frames[i] += _row(rank, x, a, y)
+        ys = [[None] * 4] * 2, product(x, a), product(X, A)
+        frames = [frame + _row(rank, x, a, y) for frame, y in zip(frames, ys, strict=True)]
     alt = f"x times A on {ranks} ranks. " + " ".join(f"{i}: {text}" for i, text in enumerate(TEXTS[split]))
     return player(frames, title=f"A {split} split over {ranks} ranks", alt=alt, captions=TEXTS[split])
 

@@ -4,19 +4,14 @@ HTML follows the page's theme and may bring a script. Every viewer of notebooks 
 `blank(width, height)`, in `style.GREY` where text has no box behind it, then `Picture("", alt, png=to_png(figure))`.
 """
 
-from __future__ import annotations
-
 import html
 import io
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import style
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Of a PNG's text: px at 100 dpi -> points; and a "$" in it is one.
 FONTS = {"color": style.GREY, "fontsize": style.TEXT * 0.72, "parse_math": False}
@@ -67,14 +62,14 @@ def script(*names: str) -> str:
     return f"(function () {{\n{''.join(files)}}})();\n"
 
 
-def blank(width: int, height: int) -> Figure:
-    """A transparent matplotlib figure of this size in px, at twice the pixels."""
+def blank(width: int, height: int) -> Any:
+    """A transparent figure of matplotlib of this size in px, at twice the pixels."""
     from matplotlib.figure import Figure  # no pyplot: no global state, safe in threads
 
     return Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
 
 
-def to_png(figure: Figure) -> bytes:
+def to_png(figure: Any) -> bytes:
     """The bytes of a figure that `blank` made; in 255 colours, which are enough, they are a quarter of the size."""
     from PIL import Image  # comes with matplotlib
 

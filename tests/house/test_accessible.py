@@ -83,8 +83,7 @@ def pages() -> dict[str, str]:
     with chdir(ROOT / "notebooks"):
         path = course_map()
     drawn = {
-        "explorer, zero-bubble": pictures.explorer("zero-bubble", ranks=4, micro_batches=4),
-        "explorer, interleaved": pictures.explorer("interleaved", ranks=4, micro_batches=8),
+        "explorer": pictures.explorer(),
         "shares": pictures.shares({"layer": [[0], [1, 2]]}, of=3),
         "bars": pictures.bars({"a": 1.0, "b": 2.0}),
         "table": pictures.table([("a", 1)], ["name", "value"]),

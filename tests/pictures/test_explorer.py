@@ -76,9 +76,9 @@ def test_the_page_plays_the_same_schedules():
 
 
 def test_without_javascript_it_is_a_picture_with_a_text():
-    page = pictures.explorer("1F1B", ranks=4, micro_batches=8)
+    page = pictures.explorer()
     assert '<div data-stage><img src="data:image/png;base64,' in page.html
     assert page.alt.startswith("Pipeline explorer. ")
-    assert "1F1B, 8 micro-batches on 4 ranks: 27.3% of the time is waiting" in page.alt
+    assert "GPipe, 3 micro-batches on 2 ranks: 25.0% of the time is waiting" in page.alt
     assert f'role="group" aria-label="{page.alt}"' in page.html
     assert page.html.count("http") == 0
