@@ -70,8 +70,8 @@ def check_call(function: Callable) -> None:
     if sys.platform == "win32":
         raise CourseError("launch needs Linux or macOS. On Windows, open the course in WSL2: the README says how.")
     if current() is not None or "TORCHELASTIC_RUN_ID" in os.environ:
-        raise CourseError("launch was called inside a rank, of another launch or of torchrun. Call launch in the "
-                          "notebook, and the function itself in the rank.")
+        raise CourseError("launch was called inside a rank, of another launch or of torchrun, and ranks cannot start "
+                          "ranks: call launch in the notebook, and the function itself in the rank.")
     if not callable(function):
         raise CourseError(f"launch needs a function, and got {function!r:.60}. Give the function itself, and then what "
                           "it is called with: launch(train, 10), not launch(train(10)).")
