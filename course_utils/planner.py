@@ -13,7 +13,6 @@ so that micro-batch 1 looks best and many tensor parts too good; no memory is lo
 optimizer, data and split losses take no time. `tests/test_planner.py` holds all of it against the papers.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
@@ -32,7 +31,6 @@ class Precision(NamedTuple):
 
 
 MIXED = Precision(2, 2, 12, 2)  # half precision; Adam's two moments and a master copy in float32 (ZeRO, section 3.1)
-FLOAT32 = Precision(4, 4, 8, 4)  # everything in float32, as plain torch does it: 16 bytes a parameter, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,17 +118,10 @@ class Plan:
     def devices(self) -> int:
         return self.dp * self.tp * self.pp
 
-    @property
-    def words(self) -> dict[str, str]:
-        """What is said of each of its fields."""
-        return {"dp": f"dp {self.dp}", "tp": f"tp {self.tp}", "pp": f"pp {self.pp}", "zero": f"ZeRO {self.zero}",
-                "micro": f"micro-batch {self.micro}", "chunks": f"{self.chunks} chunks",
-                "sequence": "sequence" if self.sequence else "whole sequences",
-                "recompute": "recompute" if self.recompute else "no recompute"}
-
     def __str__(self) -> str:
-        plain = {"chunks": 1, "sequence": False, "recompute": False}  # goes without saying
-        return ", ".join(text for name, text in self.words.items() if getattr(self, name) != plain.get(name))
+        more = (f", {self.chunks} chunks" * (self.chunks > 1), ", sequence" * self.sequence,
+                ", recompute" * self.recompute)
+        return f"dp {self.dp}, tp {self.tp}, pp {self.pp}, ZeRO {self.zero}, micro-batch {self.micro}" + "".join(more)
 
 
 @dataclass(frozen=True)
@@ -161,30 +152,16 @@ class Cost:
         return f"{self.plan}: {size(self.total)} ({fit}), sends {size(sent)}, {duration(self.step)} a step"
 
 
-class DoesNotFit(CourseError):
-    """A plan needs more memory than a device has."""
-
-
 def states(parameters: float, *, dp: int = 1, zero: int = 0, precision: Precision = MIXED) -> dict[str, float]:
     """Bytes of parameters, gradients and optimizer states on one of `dp` replicas (ZeRO, figure 1)."""
     each = zip(("parameters", "gradients", "optimizer"), precision[:3], (3, 2, 1), strict=True)
     return {name: parameters * count / (dp if zero >= stage else 1) for name, count, stage in each}
 
 
-def largest(memory: float, *, dp: int = 1, zero: int = 0) -> float:
-    """Parameters of the largest model whose states fit in `memory` bytes a device (ZeRO, table 2)."""
-    return memory / sum(states(1.0, dp=dp, zero=zero).values())
-
-
 def ring(name: str, count: float, ranks: int) -> float:
     """Bytes that each rank sends in a ring collective on `count` bytes: all-reduce, all-gather or reduce-scatter."""
     turns = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
     return turns[name] * (ranks - 1) / ranks * count
-
-
-def mfu(model: Model, *, batch: int, seconds: float, devices: int, peak: float) -> float:
-    """Model FLOPs utilization (PaLM, appendix B), `peak` by the data sheet; waiting counts, recomputation does not."""
-    return model.operations(batch) / seconds / devices / peak
 
 
 def estimate(model: Model, plan: Plan, cluster: Cluster, *, batch: int, precision: Precision = MIXED) -> Cost:
@@ -256,44 +233,16 @@ def plans(model: Model, cluster: Cluster, *, devices: int, batch: int) -> list[C
 
     Tensor parts stay inside a node (Megatron, takeaway 1) and split sequences where they can; chunks are not searched.
     """
-    found = (estimate(model, plan, cluster, batch=batch) for plan in _divisions(model, cluster.node, devices, batch))
-    return sorted(found, key=lambda cost: (not cost.fits, cost.step, cost.total))
-
-
-def nearest(model: Model, plan: Plan, cluster: Cluster, *, batch: int) -> Cost:
-    """The cost of `plan`, if it fits.
-
-    Raises:
-        DoesNotFit: it does not; it says by how much, what takes the room, and which plan with the fewest changes fits.
-    """
-    cost = estimate(model, plan, cluster, batch=batch)
-    if cost.fits:
-        return cost
-    parts = sorted(((part, name) for name, part in cost.memory.items() if part), reverse=True)
-    room = ", ".join(f"{name} {size(part)}" for part, name in parts)
-    why = (f"{plan} does not fit: a device needs {size(cost.total)}, {size(cost.total - cluster.memory)} more than the "
-           f"{size(cluster.memory)} it has: {room}.")
-    fitting = [found for found in plans(model, cluster, devices=plan.devices, batch=batch) if found.fits]
-    if not fitting:
-        raise DoesNotFit(f"{why} Nothing else fits on as many devices: take more of them, or more memory a device.")
-
-    def changed(found: Cost) -> dict[str, str]:
-        return {name: text for name, text in found.plan.words.items() if text != plan.words[name]}
-
-    # A plan with one thing changed is nearer than a faster one with three; ZeRO changes least of all.
-    fit = min(fitting, key=lambda found: (len(changed(found).keys() - {"zero"}), found.step))
-    raise DoesNotFit(f"{why} Nearest that fits: {', '.join(changed(fit).values())}, all else equal: {size(fit.total)} "
-                     f"a device, {duration(fit.step)} a step.")
-
-
-def _divisions(model: Model, node: int, devices: int, batch: int) -> Iterator[Plan]:
+    found = []
     for tp, pp in product(_divisors(devices), repeat=2):
         dp = devices // (tp * pp)
-        if tp > node or devices % (tp * pp) or model.heads % tp or model.layers % pp or batch % dp:
+        if tp > cluster.node or devices % (tp * pp) or model.heads % tp or model.layers % pp or batch % dp:
             continue
         plan = Plan(dp=dp, tp=tp, pp=pp, sequence=tp > 1 and model.context % tp == 0)
         for micro, zero, again in product(_divisors(batch // dp), range(4 if dp > 1 else 1), (False, True)):
-            yield replace(plan, micro=micro, zero=zero, recompute=again)
+            plan = replace(plan, micro=micro, zero=zero, recompute=again)
+            found.append(estimate(model, plan, cluster, batch=batch))
+    return sorted(found, key=lambda cost: (not cost.fits, cost.step, cost.total))
 
 
 def _divisors(whole: int) -> list[int]:

@@ -112,7 +112,7 @@ def test_zero() -> None:
             held = sum(planner.states(count, dp=dp, zero=zero).values()) / 1e9
             assert abs(held - gigabytes) < 1.0001 * 10**-digits, (dp, count, zero)
     for zero, (billions, times) in enumerate(((2, 2), (7.6, 2), (14.4, 2), (128, 3))):
-        assert planner.largest(32e9, dp=64, zero=zero) / 1e9 == pytest.approx(billions, rel=0.006)
+        assert 32 / sum(planner.states(1, dp=64, zero=zero).values()) == pytest.approx(billions, rel=0.006)
         sent = estimate(SMALL, Plan(dp=64, zero=zero), A100, batch=64).sent["data"]
         assert sent / (2 * SMALL.parameters) == pytest.approx(times * 63 / 64)
 
@@ -131,14 +131,6 @@ def test_parameters_and_operations() -> None:
     real = models.GPT(100, layers=4, width=64, heads=4, context=64)
     assert SMALL.parameters == sum(p.numel() for p in real.parameters())
     assert sum(SMALL.stage(i, 4, 1) for i in range(4)) == SMALL.parameters
-
-
-def test_mfu_is_the_papers() -> None:
-    """Korthikanti et al., table 5: 41.5, 51.4, 56.0 and 56.3 % of an A100's 312 TFLOP/s."""
-    for sizes, devices, batch, seconds, percent in [((64, 6144, 48), 8, 4, 1.10, 41.5), (GPT3, 64, 64, 13.75, 51.4),
-                                                    (MTNLG, 280, 280, 37.83, 56.0), (TRILLION, 512, 512, 71.49, 56.3)]:
-        share = planner.mfu(gpt(*sizes), batch=batch, seconds=seconds, devices=devices, peak=312e12)
-        assert 100 * share == pytest.approx(percent, abs=0.2)
 
 
 def test_activations() -> None:
@@ -219,21 +211,6 @@ def test_plans_use_all_devices_and_the_fastest_that_fits_comes_first() -> None:
     assert found[0].fits
     assert not found[-1].fits
     assert planner.plans(SMALL, A100, devices=5, batch=3) == []
-
-
-def test_a_plan_that_cannot_fit_names_the_nearest() -> None:
-    model = gpt(32, 4096, 36)
-    with pytest.raises(planner.DoesNotFit) as error:
-        planner.nearest(model, Plan(dp=64), A100, batch=512)
-    words = str(error.value)
-    assert "dp 64, tp 1, pp 1, ZeRO 0, micro-batch 1 does not fit: a device needs 130 GB" in words
-    assert "49.6 GB more than the 80 GB it has: optimizer 89.6 GB" in words
-    assert "Nearest that fits: ZeRO 1, all else equal: 41.4 GB a device, 4.53 s a step" in words
-    found = planner.nearest(model, Plan(dp=64, zero=1), A100, batch=512)
-    assert found.fits
-    assert repr(found) == ("dp 64, tp 1, pp 1, ZeRO 1, micro-batch 1: 41.4 GB (fits), sends 29.4 GB, 4.53 s a step")
-    with pytest.raises(planner.DoesNotFit, match="Nothing else fits on as many devices: take more of them"):
-        planner.nearest(gpt(*TRILLION), Plan(), A100, batch=512)
 
 
 def test_a_plan_that_divides_nothing_is_said_in_words() -> None:

@@ -52,10 +52,8 @@ BUDGETS = ((SEVEN, GOOD, 16, 512, 1e12), (FORTY, GOOD, 32, 128, 240.3e9), (SEVEN
 
 def within_budget(model, cluster, devices, batch, most_sent):
     """The fastest `planner.Plan` on `devices` that fits, and sends at most `most_sent` bytes a step on any device."""
-    for found in planner.plans(model, cluster, devices=devices, batch=batch):  # those that fit first, fastest first
-        if found.fits and sum(found.sent.values()) <= most_sent:
-            return found.plan
-    raise planner.DoesNotFit("No plan keeps to the budget.")
+    costs = planner.plans(model, cluster, devices=devices, batch=batch)  # those that fit first, fastest first
+    return next(found.plan for found in costs if found.fits and sum(found.sent.values()) <= most_sent)
 
 
 def largest_kind(model, cluster, devices, batch, most_sent):
