@@ -22,7 +22,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
     "device='gpu'": (lambda: launch(train, device="gpu"), "gpu", "cpu"),
     "an argument that cannot be pickled": (lambda: launch(train, threading.Lock()), "cannot pickle", "inside the"),
     "pictures.collective('all_gather')": (lambda: pictures.collective("all_gather"), "'all_gather'", "all-gather"),
-    "check.rank_devise": (lambda: check.rank_devise, "rank_devise", "rank_device"),
+    "check.shared_some": (lambda: check.shared_some, "shared_some", "shared_sum"),
 }
 
 

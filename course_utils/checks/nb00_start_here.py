@@ -1,4 +1,4 @@
-"""Exercises of notebook 00: which device a rank gets, and ranks that share work."""
+"""The exercise of notebook 00: ranks that share work."""
 
 from collections.abc import Callable, Iterator
 from unittest import mock
@@ -9,26 +9,6 @@ import torch.distributed as dist
 from ..machine import pick
 from ..ranks.traffic import Traffic
 from .exercise import exercise
-
-
-def rank_device(local_rank, ranks_here, gpus):
-    """The name of a rank's device: a GPU each where there are enough on its machine, else the CPU for all of them."""
-    return f"cuda:{local_rank}" if ranks_here <= gpus else "cpu"
-
-
-@exercise(rank_device, mistakes={
-    "the ranks with a GPU would wait for those without in every step; here all compute on the CPU":
-        lambda local_rank, ranks_here, gpus: f"cuda:{local_rank}" if local_rank < gpus else "cpu",
-    "here several ranks share a GPU; where there is none for each, all compute on the CPU":
-        lambda local_rank, ranks_here, gpus: f"cuda:{local_rank % gpus}" if gpus else "cpu",
-})
-def _(answer: Callable) -> Iterator[tuple]:
-    for gpus in (1, 0, 8):
-        yield f"rank_device(0, ranks_here=1, gpus={gpus})", answer(0, 1, gpus)
-    for ranks, gpus in ((4, 8), (4, 4), (4, 2), (4, 0), (2, 1), (12, 16), (9, 8)):
-        names = [answer(rank, ranks, gpus) for rank in range(ranks)]
-        yield f"rank_device(…, ranks_here={ranks}, gpus={gpus}), rank by rank", names
-    yield "", "A GPU each, or the CPU for all: the rule of `launch` and of `pick()`."
 
 
 def shared_sum(n):
