@@ -165,11 +165,7 @@ def ring(name: str, count: float, ranks: int) -> float:
 
 
 def estimate(model: Model, plan: Plan, cluster: Cluster, *, batch: int, precision: Precision = MIXED) -> Cost:
-    """Memory, traffic and time of one step on `batch` sequences; this file says at its top what is left out.
-
-    Raises:
-        CourseError: the plan does not divide the model or the batch.
-    """
+    """Memory, traffic and time of one step on `batch` sequences; this file says at its top what is left out."""
     dp, tp, pp = plan.dp, plan.tp, plan.pp
     micros = batch // (dp * plan.micro)
     for what, whole, parts in (("heads", model.heads, tp), ("layers", model.layers, pp * plan.chunks),

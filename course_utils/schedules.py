@@ -19,10 +19,9 @@ from .timeline import Span, Timeline
 class Instruction(NamedTuple):
     """One thing a rank does for one micro-batch.
 
-    name: "forward" or "backward" of the part `stage` of the model, which begins when what it needs is there, or one
-    half of it, "backward-input" (its message is what others wait for) and, any time later, "backward-weight"; "receive"
-    what is needed or "send" what was made: `what`, the "activations" between two parts or their "gradients", from or to
-    the rank `peer`. Neither keeps the rank waiting.
+    name: "forward" or "backward" of the part `stage` of the model, or one half of it, "backward-input" (others wait for
+    its message) and, any time later, "backward-weight"; "receive" or "send": `what`, "activations" or "gradients", from
+    or to the rank `peer`. Neither keeps the rank waiting.
     """
 
     name: str
@@ -53,25 +52,21 @@ class Instruction(NamedTuple):
 
 def naive(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterator[Instruction]:
     """Plain model parallelism: each micro-batch goes all the way there and back before the next one starts."""
-    for micro in range(micro_batches):
-        yield Instruction("forward", rank, micro)
-        yield Instruction("backward", rank, micro)
+    for micro, name in itertools.product(range(micro_batches), ("forward", "backward")):
+        yield Instruction(name, rank, micro)
 
 
 def gpipe(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterator[Instruction]:
     """All forwards, then all backwards."""
-    for name in ("forward", "backward"):
-        for micro in range(micro_batches):
-            yield Instruction(name, rank, micro)
+    for name, micro in itertools.product(("forward", "backward"), range(micro_batches)):
+        yield Instruction(name, rank, micro)
 
 
-def one_f_one_b(
-    rank: int, ranks: int, micro_batches: int, chunks: int = 1, *, split: bool = False
-) -> Iterator[Instruction]:
+def one_f_one_b(rank: int, ranks: int, micro_batches: int, chunks: int = 1,
+                split: bool = False) -> Iterator[Instruction]:
     """Forwards until the first gradient is back; from then on one backward and one forward in turns.
 
-    split: zero-bubble, with backwards in halves: B, the input's gradient, at once; W, the weights', `rank`
-    micro-batches later.
+    split: zero-bubble; B, the input's gradient, comes at once; W, the weights', `rank` micro-batches later.
     """
     ahead = min(ranks - rank, micro_batches)
     for micro in range(ahead):
@@ -119,14 +114,9 @@ SCHEDULES = {"naive": naive, "GPipe": gpipe, "1F1B": one_f_one_b, "interleaved":
 class Schedule:
     """What every rank does in one step; `schedule[rank]` is that rank's list of instructions, messages included."""
 
-    def __init__(
-        self, orders: Iterable[Iterable[Instruction]], micro_batches: int, *, chunks: int = 1, name: str = "yours"
-    ) -> None:
-        """orders: the forwards and backwards of rank 0, 1, …, all in halves if any is; messages are added here.
-
-        Raises:
-            CourseError: an order is not complete, or has something before what it needs.
-        """
+    def __init__(self, orders: Iterable[Iterable[Instruction]], micro_batches: int, *, chunks: int = 1,
+                 name: str = "yours") -> None:
+        """orders: the forwards and backwards of rank 0, 1, …, all in halves if any is; messages are added here."""
         self.name, self.micro_batches, self.chunks = name, micro_batches, chunks
         self.orders = tuple(map(tuple, orders))
         self.ranks = len(self.orders)
@@ -140,26 +130,16 @@ class Schedule:
     def __getitem__(self, rank: int) -> tuple[Instruction, ...]:
         return self.instructions[rank]
 
-    def __repr__(self) -> str:
-        chunks = f", {self.chunks} chunks a rank" if self.chunks > 1 else ""
-        return f"Schedule({self.name}: {self.micro_batches} micro-batches on {self.ranks} ranks{chunks})"
-
     @property
     def held(self) -> tuple[float, ...]:
-        """By rank: how many micro-batches' activations it holds at the most; a chunk of one counts as its part.
-
-        A micro-batch whose input half is done counts until its weights' half: that needs the layers' inputs.
-        """
-        change = {"forward": 1, "backward-input": 0}  # any other lets one go
+        """By rank: how many micro-batches' activations it holds at the most; a chunk of one counts as its part."""
+        change = {"forward": 1, "backward-input": 0}  # any other lets one go: W, too, needs the layers' inputs
         changes = ([change.get(step.name, -1) for step in order] for order in self.orders)
         return tuple(max(itertools.accumulate(each, initial=0)) / self.chunks for each in changes)
 
     def simulate(self, *, forward: float = 1.0, backward: float = 2.0, link: float = 0.0) -> Timeline:
         """When everything happens, if a rank needs `forward` and `backward` seconds for a micro-batch through all that
-        it holds (each of its chunks a part of that, each half of a backward a half), and a message `link` seconds.
-
-        Raises:
-            CourseError: the ranks wait for each other and none can go on; the message says who for what.
+        it holds, and a message `link` seconds; a CourseError, if the ranks wait for each other for ever.
         """
         spans, arrives = self._play(forward, backward, link)
         needs = ([self.messages(step)[0] for step in order] for order in self.orders)
@@ -208,9 +188,7 @@ class Schedule:
     # message that is not through yet is the next one of both its ranks, and goes through.
 
     def _as_made(self) -> dict[tuple, int]:
-        """Every message's place in the order in which they are made, if each forward, backward or half takes 1; those
-        that are never made, because ranks wait for each other, have none.
-        """
+        """The place of every message that is ever made, if each forward, backward or half takes 1."""
         _, made = self._play(self.chunks, self.chunks * (1 + self.split), 0)
 
         def further_on_first(message: tuple) -> tuple:  # of what is made at once, because it is needed first
@@ -239,29 +217,21 @@ class Schedule:
     def _complete(self, rank: int, order: Sequence[Instruction]) -> None:
         """Every forward and backward that is this rank's, or both its halves, once, each after what it follows from."""
         chain = ("forward", "backward-input", "backward-weight") if self.split else ("forward", "backward")
-        wanted = [*itertools.product(chain, range(rank, self.stages, self.ranks), range(self.micro_batches))]
-        done: set[tuple] = set()
+        missing = {*itertools.product(chain, range(rank, self.stages, self.ranks), range(self.micro_batches))}
         for step in order:
             key, who = step[:3], f"{self.name}, rank {rank}: {step}"
-            if key not in wanted:
-                raise CourseError(f"{who} of part {step.stage} is not to be done here; rank {rank} has micro-batches 0 "
-                                  f"to {self.micro_batches - 1} of part {rank}.")
-            if key in done:
-                raise CourseError(f"{who} is there twice; every micro-batch goes once forward and once backward.")
-            before = chain[max(chain.index(step.name) - 1, 0)]
-            if before != step.name and (before, *key[1:]) not in done:
-                raise CourseError(f"{who} stands before its {before}, whose result it needs.")
-            done.add(key)
-        if lost := next((key for key in wanted if key not in done), None):
-            raise CourseError(f"{self.name}, rank {rank}: {lost[0]} {lost[2]} is missing.")
+            if key not in missing:
+                raise CourseError(f"{who} is there twice, or not this rank's to do.")
+            if early := [name for name in chain[: chain.index(step.name)] if (name, *key[1:]) in missing]:
+                raise CourseError(f"{who} stands before its {early[-1]}, whose result it needs.")
+            missing.remove(key)
+        if missing:
+            name, _, micro = min(missing)
+            raise CourseError(f"{self.name}, rank {rank}: {name} {micro} is missing.")
 
 
 def make(name: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """The schedule "naive", "GPipe", "1F1B", "interleaved" or "zero-bubble"; `chunks`: a rank's parts of the model.
-
-    Raises:
-        CourseError: it cannot be made with these numbers.
-    """
+    """The schedule "naive", "GPipe", "1F1B", "interleaved" or "zero-bubble"; `chunks`: a rank's parts of the model."""
     if name == "interleaved" and (ranks < 2 or micro_batches % rounds(ranks, micro_batches)):
         raise CourseError(f"interleaved needs 2 ranks or more, and takes micro-batches in equal rounds; {ranks} ranks "
                           f"take {micro_batches} in {rounds(ranks, micro_batches)} rounds.")
@@ -273,17 +243,13 @@ def parse(orders: Iterable[str], micro_batches: int, *, name: str = "yours") -> 
     """A schedule of your own, a text for each rank: parse(["F0 F1 B0 B1", "F0 B0 F1 B1"], 2).
 
     With a W anywhere, B is the input half of a backward and W the weights' half.
-
-    Raises:
-        CourseError: a word is not F, B or W and a number, or an order is not complete.
     """
     orders, lists = [*orders], []
     split = any("W" in text for text in orders)
     names = {"F": "forward", "B": "backward-input" if split else "backward", "W": "backward-weight"}
     for rank, text in enumerate(orders):
         if not isinstance(text, str) or not all(re.fullmatch(r"[FBW]\d+", word) for word in text.split()):
-            raise CourseError(f"The order of rank {rank} is {text!r}: write F and B (and W, where backwards are in "
-                              "halves), each with the number of its micro-batch, in one text as 'F0 F1 B0 B1'.")
+            raise CourseError(f"The order of rank {rank} is {text!r}: write one text such as 'F0 F1 B0 B1' (or W).")
         lists.append([Instruction(names[word[0]], rank, int(word[1:])) for word in text.split()])
     return Schedule(lists, micro_batches, name=name)
 

@@ -2,7 +2,7 @@
 
 `data` and `models` are trained on; `memory` counts bytes; `tensor_parallel` and `pipeline` are by-hand versions of
 torch's; `shards` draws what lies on which rank; `sequences` holds attention over ranks against one device;
-`strategies` and `choosing` are for notebook 14, `cases` for 20; `map` is the course as a path.
+`strategies` and `choosing` are for notebook 14, `cases` for 20; `map` is the course as a table.
 """
 
 from .map import course_map

@@ -37,12 +37,13 @@ def page(models: Mapping[str, Model], devices: Sequence[int], cluster: Cluster, 
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Patch
 
-    grid = [[_fastest(model, cluster, count, batch) for count in devices] for model in models.values()]
+    every = [[plans(model, cluster, devices=count, batch=batch) for count in devices] for model in models.values()]
+    grid = [[next((cost for cost in costs if cost.fits), None) for costs in row] for row in every]
     kinds = [[family(found.plan) if found else "" for found in row] for row in grid]
     tints = {kind: tuple(0.45 + 0.55 * part for part in to_rgb(color)) for kind, color in FAMILIES.items()}
-    width, height = style.WIDTH, 46 * len(grid) + 126  # px
+    width, height = style.WIDTH, 46 * len(grid) + 106  # px
     figure = blank(width, height)
-    ax = figure.add_axes((64 / width, 66 / height, 1 - 70 / width, 1 - 106 / height))
+    ax = figure.add_axes((64 / width, 66 / height, 1 - 70 / width, 1 - 86 / height))
     ax.set_axis_off()
     table = ax.table([[_text(found) for found in row] for row in grid], bbox=(0, 0, 1, 1), cellLoc="center",
                      cellColours=[[tints.get(kind, "none") for kind in row] for row in kinds],
@@ -54,24 +55,17 @@ def page(models: Mapping[str, Model], devices: Sequence[int], cluster: Cluster, 
         black = inside and grid[row - 1][column]  # on a tint: the same on a light and a dark page
         cell.set(edgecolor=style.GREY if inside else "none", linewidth=0.3)
         cell.set_text_props(fontsize=7.6 if inside else 9, color="black" if black else style.GREY)
-    note = (f"In a cell: {TIMES.join(('replicas', 'tensor parts', 'stages'))}; Z: ZeRO stage, R: activations computed "
-            "again; time of a step.")
     figure.text(8 / width, 1 - 15 / height, title, fontsize=9.7, fontweight="bold", color=style.GREY, parse_math=False)
-    for x, y, text in ((8, height - 35, "parameters"), (width / 2, height - 35, "devices"), (8, 8, note)):
-        figure.text(x / width, y / height, text, fontsize=8, color=style.GREY)
+    note = (f"Parameters by devices: {TIMES.join(('replicas', 'tensor parts', 'stages'))}; Z: ZeRO stage, R: "
+            "activations computed again; time of a step.")
+    figure.text(8 / width, 8 / height, note, fontsize=8, color=style.GREY)
     shown = [kind for kind in FAMILIES if any(kind in row for row in kinds)]
     figure.legend([Patch(facecolor=tints[kind]) for kind in shown], shown, ncols=len(shown), frameon=False, fontsize=8,
-                  loc="lower left", bbox_to_anchor=(2 / width, 22 / height), labelcolor=style.GREY, handlelength=1.4,
-                  columnspacing=1.3, handletextpad=0.5)
-    said = []
-    for name, row in zip(models, grid, strict=True):
-        cells = zip(devices, row, strict=True)
-        said.append(f"{name}: " + "; ".join(f"on {n:,} {_text(found, spoken=True)}" for n, found in cells))
+                  loc="lower left", bbox_to_anchor=(0, 18 / height), labelcolor=style.GREY, handlelength=1.2,
+                  columnspacing=1.2)
+    said = [f"{name}: " + "; ".join(f"on {n:,} {_text(row[i], spoken=True)}" for i, n in enumerate(devices))
+            for name, row in zip(models, grid, strict=True)]
     return Picture("", f"{title}. Fastest plans that fit. {'. '.join(said)}.", png=to_png(figure))
-
-
-def _fastest(model: Model, cluster: Cluster, count: int, batch: int) -> Cost | None:
-    return next((found for found in plans(model, cluster, devices=count, batch=batch) if found.fits), None)
 
 
 def _text(found: Cost | None, *, spoken: bool = False) -> str:

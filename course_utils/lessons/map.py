@@ -7,8 +7,7 @@ from html import escape
 from pathlib import Path
 
 from ..machine import MARKS, Machine, discover
-from ..pictures.picture import Picture
-from ..style import FONT, QUIET, ROLE
+from ..pictures import Picture, table
 
 FIRST_CELL = re.compile(r"# \d+ · (.+?)\n.*\*\*Takes\*\* (\d+ min) · \*\*Roads?\*\* ([^·\n]+?) ·", re.DOTALL)
 # What a notebook runs on; those not named run ranks, and those of the kernel xla its cores.
@@ -16,35 +15,20 @@ NEEDS = {"tensors_and_devices": "a device", "one_device": "a device", "memory": 
 
 
 def course_map() -> Picture:
-    """The course's notebooks in this folder, as a path to follow, with what is native and what virtual here."""
-    machine, lines, stops = discover(), [], []
+    """The course's notebooks in this folder, each with a link, and what is native and what virtual here."""
+    machine, rows, links = discover(), [], {}
     for file in sorted(Path().glob("[0-9][0-9]_*.ipynb")):
         notebook = json.loads(file.read_text(encoding="utf-8"))
         first = FIRST_CELL.match("".join(notebook["cells"][0]["source"]))
-        if first is None:  # a notebook of the reader's own
-            continue
-        xla = notebook["metadata"]["kernelspec"]["name"] == "xla"
-        here, how = _runs(machine, "XLA" if xla else NEEDS.get(file.stem[3:], "ranks"))
-        lines.append(f"{file.name[:2]}  {first[1]:<55}{first[2]:<8}{first[3]:<19}{MARKS[how]} {how}: {here}")
-        stops.append(_stop(file.name, *first.groups(), here, how))
-    if not stops:
-        text = f"No notebooks of the course in {Path.cwd()}: where they are, this shows a map of them."
-        return Picture(f"<p>{escape(text)}</p>", text)
-    line = f'<div style="margin-left:12px;border-left:2px solid {ROLE["forward"]};height:12px"></div>'
-    page = f'<div style="font:13px/1.35 {FONT};color:inherit;max-width:680px">{line.join(stops)}</div>'
-    return Picture(page, "\n".join(lines))
-
-
-def _stop(file: str, question: str, minutes: str, roads: str, here: str, how: str) -> str:
-    circle = (f"width:26px;height:26px;border-radius:13px;background:{ROLE['forward']};color:white;font-weight:600;"
-              "font-size:12px;line-height:26px;text-align:center")
-    return (
-        f'<div style="display:flex;gap:12px"><div style="{circle}">{file[:2]}</div><div>'
-        f'<a href="{file}" style="font-weight:600">{escape(question)}</a>&ensp;'
-        f'<span style="opacity:{QUIET};font-size:11px;white-space:nowrap">{minutes} · {roads}</span>'
-        f'<div style="font-size:12px">{MARKS[how]} {how}'
-        f'<span style="opacity:{QUIET}">&ensp;{escape(here)}</span></div></div></div>'
-    )
+        if first:  # else a notebook of the reader's own
+            xla = notebook["metadata"]["kernelspec"]["name"] == "xla"
+            here, how = _runs(machine, "XLA" if xla else NEEDS.get(file.stem[3:], "ranks"))
+            rows.append((file.name[:2], *first.groups(), f"{MARKS[how]} {how}: {here}"))
+            links[escape(first[1])] = file.name
+    page = table(rows, ["", "notebook", "takes", "roads", "here"])
+    for title, name in links.items():
+        page.html = page.html.replace(f">{title}<", f'><a href="{name}">{title}</a><')
+    return page
 
 
 def _runs(machine: Machine, need: str) -> tuple[str, str]:

@@ -1,4 +1,7 @@
-"""The small networks that several notebooks share, with weights that are equal on every machine, rank and device."""
+"""The small networks that several notebooks share, with weights that are equal on every machine, rank and device.
+
+They come from generators of their own, so they do not depend on torch.manual_seed and do not disturb it.
+"""
 
 import itertools
 
@@ -8,10 +11,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 
 def mlp(width: int = 64, *, seed: int = 0) -> nn.Sequential:
-    """Digits in, ten logits out: 64 -> width -> width -> 10, on the CPU.
-
-    The weights come from a generator of their own, so they do not depend on torch.manual_seed and do not disturb it.
-    """
+    """Digits in, ten logits out: 64 -> width -> width -> 10, on the CPU."""
     sizes = (64, width, width, 10)
     linear = [nn.utils.skip_init(nn.Linear, i, o) for i, o in itertools.pairwise(sizes)]
     generator = torch.Generator().manual_seed(seed)
@@ -73,10 +73,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A small GPT: ids (N, T) int64 -> logits (N, T, vocabulary) of each next character; T at most `context`.
-
-    The weights come from a generator of their own: equal on every rank and machine.
-    """
+    """A small GPT: ids (N, T) int64 -> logits (N, T, vocabulary) of each next character; T at most `context`."""
 
     def __init__(self, vocabulary: int, *, layers: int = 4, width: int = 64, heads: int = 4, context: int = 64) -> None:
         super().__init__()

@@ -20,15 +20,12 @@ from .data import Text
 from .models import GPT
 
 
-def measure(
-    strategy: Callable, text: Text, *, sizes: dict[str, int], batch: int, steps: int = 12,
-    optimizer: type[Optimizer] = Adam, lr: float = 3e-3,
-) -> dict[str, Any]:
+def measure(strategy: Callable, text: Text, *, sizes: dict[str, int], batch: int, steps: int,
+            optimizer: type[Optimizer] = Adam, lr: float = 3e-3) -> dict[str, Any]:
     """Train some steps (4 or more) on one CPU thread: losses, seconds a step, traffic, memory and weights of this rank.
 
-    The first step is a warm-up; in the second what autograd saves is counted, in the third what is sent; the others are
-    timed. "memory" has bytes by kind, "weights" this rank's, whole ones, by their names. A dictionary that the strategy
-    returns as a third value is in the result, too.
+    The second step counts what autograd saves, the third what is sent; those after it are timed. "memory" has bytes by
+    kind, "weights" this rank's, whole ones, by name. A dictionary that the strategy returns, too, is in the result.
     """
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # about views changed in place: we change none
