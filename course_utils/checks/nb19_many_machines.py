@@ -1,7 +1,6 @@
 """Exercise of notebook 19, on two real ranks: the answer is started again from what a kill at any moment would leave.
 
-Nothing is killed. A kill leaves the folder as it is at that moment, so the folder is copied in a step, before every
-change of a file and with each file half written, and the answer is called with each copy, a new model and a new loader.
+Nothing is killed: the folder is copied in a step, before every change of a file and with each file half written.
 """
 
 import contextlib
@@ -74,10 +73,7 @@ class Kills:
 
 
 def train(answer: Callable, start: Path | None, kills: Kills, steps: Collection[int] = ()) -> tuple[list[int], list]:
-    """Call the answer with a copy of `start`; the number of the batch of each step, and all weights after it.
-
-    kills: may keep the folder while so many `steps` are done.
-    """
+    """Call the answer with a copy of `start`; the number of the batch of each step, and all weights after it."""
     rank = dist.get_rank()
     folder = Path(everyones(tempfile.mkdtemp(dir=kills.home) if rank == 0 else None)[0])
     if start and rank == 0:
@@ -153,26 +149,19 @@ def survive(model, optimizer, sampler, loader, epochs, folder):
                 os.replace(last.with_suffix(".new"), last)
 
 
-def without_random_numbers(*training):
-    with mock.patch("torch.set_rng_state"):
-        survive(*training)
+def survive_with(owner: Any, name: str, other: Callable = mock.Mock) -> Callable:
+    def answer(*training: Any) -> None:
+        with mock.patch.object(owner, name, other()):
+            survive(*training)
 
-
-def restored_only_before_the_loop(*training):
-    with mock.patch("torch.set_rng_state", functools.lru_cache(torch.set_rng_state)):  # once for each state
-        survive(*training)
-
-
-def without_moments(*training):
-    with mock.patch.object(torch.optim.Optimizer, "load_state_dict"):
-        survive(*training)
+    return answer
 
 
 @exercise(survive, ranks=(2,), seconds=60.0, tol=1e-6, launch=functools.partial(launch, device="cpu"), mistakes={
-    "the random numbers, for dropout, are not restored": without_random_numbers,
+    "the random numbers, for dropout, are not restored": survive_with(torch, "set_rng_state"),
     "a loader that starts draws a random number: restore them once more after the batches that are skipped":
-        restored_only_before_the_loop,
-    "the optimizer's moments are not restored": without_moments,
+        survive_with(torch, "set_rng_state", lambda: functools.lru_cache(torch.set_rng_state)),  # once for each state
+    "the optimizer's moments are not restored": survive_with(torch.optim.Optimizer, "load_state_dict"),
 })
 def _(answer: Callable) -> Iterator[tuple]:
     home, start, count = Path(everyones(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0]), None, 0

@@ -1,6 +1,5 @@
 """Exercises of notebook 20: six faults to name by what is seen of them, and four functions to mend."""
 
-import difflib
 import itertools
 import math
 import os
@@ -37,40 +36,37 @@ FAULTS = {
 }
 VALUES = ("wrong loss scale", "no set_epoch", "learning rate too high")
 TIMES = ("straggler", "data stall", "slow link", "unbalanced pipeline")
-SAME_TIME = "It changes the numbers, not the time they take: the bars would be those of the healthy job."
+ENDED = {"silent rank": "A rank that others wait for would keep them for ever. This run ended."}
+BARS = ENDED | dict.fromkeys(
+    VALUES, "It changes the numbers, not the time they take: the bars would be those of the healthy job.")
+CURVES = ENDED | dict.fromkeys(
+    TIMES, "It costs time, and no axis of this picture is a time: the curves would be those of the healthy job.")
 NO_STAGES = "Every rank has the whole model here: nobody waits for a neighbour's activations."
-ENDED = "A rank that others wait for would keep them for ever. This run ended."
-NO_TIME = "It costs time, and no axis of this picture is a time: the curves would be those of the healthy job."
 
 # Why a wrong name is wrong: what the picture of the case would show, or cannot show.
 AGAINST = {
-    "A": dict.fromkeys(VALUES, SAME_TIME) | {
+    "A": BARS | {
         "data stall": "The data bars would be long. Here they hardly show.",
         "slow link": "Every rank's all-reduce would be long. Look for one that is short each time.",
         "unbalanced pipeline": NO_STAGES,
-        "silent rank": ENDED,
     },
-    "B": dict.fromkeys(VALUES, SAME_TIME) | {
+    "B": BARS | {
         "straggler": "The bars of one rank would be longer than those of the others. Here all ranks look alike.",
         "slow link": "The all-reduces would be what takes long. Which bars are the longest?",
         "unbalanced pipeline": NO_STAGES,
-        "silent rank": ENDED,
     },
-    "C": dict.fromkeys(VALUES, SAME_TIME) | {
+    "C": BARS | {
         "straggler": "The same work would take longer on one rank. A bar is a layer, and bars are alike; count them.",
         "data stall": "Rank 0 alone reads the batches, and it is the first to be done.",
         "slow link": "The last rank would wait again and again for a message. Once it has begun, it has no gap.",
-        "silent rank": ENDED,
     },
-    "D": dict.fromkeys(TIMES, NO_TIME) | {
+    "D": CURVES | {
         "no set_epoch": "All four runs are given the same rows in the same order.",
         "learning rate too high": "All four runs have the same one, and the first gradient does not depend on it.",
-        "silent rank": ENDED,
     },
-    "E": dict.fromkeys(TIMES, NO_TIME) | {
+    "E": CURVES | {
         "wrong loss scale": "A step too long makes the loss fall too fast, or rise. Look at how alike the curves are.",
         "learning rate too high": "The loss would jump about from epoch to epoch. Each curve lies just below the last.",
-        "silent rank": ENDED,
     },
     "F": dict.fromkeys(TIMES, "It makes a run slow, but every rank comes to the last all-reduce. Who had returned?")
     | dict.fromkeys(VALUES, "It changes the numbers; the ranks would all return."),
@@ -107,9 +103,8 @@ def look_at_names(solution: Callable) -> Callable:
         for letter, right in solution().items():  # which is not shown: what is wrong is compared with nothing wrong
             if (name := said.get(letter)) is None:
                 wrong = "no name yet" if said else None
-            elif (wrong := MEANT.get(plain(str(name)))) is None:
-                near = difflib.get_close_matches(plain(str(name)), MEANT, n=1)
-                wrong = f"{name!r}, which is not in the list{f'; did you mean {MEANT[near[0]]!r}?' if near else ''}"
+            else:
+                wrong = MEANT.get(plain(str(name)), f"{name!r}, which is not in the list")
             yield f"Case {letter}", "" if wrong == right else wrong
         yield "", "; ".join(f"{letter}: {name}" for letter, name in solution().items()) + "."
 
@@ -208,7 +203,6 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"{where}: bytes kept for the backward at once", AtMost(saved.peak, int(1.5 * one.peak))
         yield f"{where}: how far the weights move", (weights(model) - weights(mlp())).norm().item()
         yield f"{where}: the weights after it", weights(model)
-        yield f"{where}: whether the model is in train() afterwards", model.training
     yield "", "The step of the whole batch each time."
 
 
@@ -229,8 +223,7 @@ def train_noisy(batches):
 
 
 def without_broken(steps: list[list], *, way: str) -> torch.Tensor:
-    """The weights when steps with a broken batch are left out, when the other ranks' batches count in them, or when
-    each rank goes on to its next batch, as in `model.join()`."""
+    """The weights without broken batches, or without their steps, or as `model.join()` has them."""
     network = mlp().to(pick())
     optimizer = SGD(network.parameters(), lr=0.1)
     if way == "joined":

@@ -1,10 +1,7 @@
 """`export`: what `launch` would run, as a script for the machines that a notebook does not reach.
 
-What it writes is filled into the texts beside this file: `script.txt`, `slurm.txt`, `kubernetes.txt`; `dist_utils.py`
-lies beside every script, as it is here.
+It fills the texts beside this file; `dist_utils.py` lies beside every script, as it is here.
 """
-
-from __future__ import annotations
 
 import ast
 import builtins
@@ -16,14 +13,12 @@ import shlex
 import symtable
 import sys
 import textwrap
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from io import IOBase
-from itertools import groupby
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from ..errors import CourseError, cell_name
 from ..machine import pick
@@ -31,15 +26,10 @@ from ..ranks import report, span
 
 HERE = Path(__file__).parent
 MARK = "Exported from a notebook"
-OWN_IMPORTS = (
-    "import argparse",
-    "import torch.distributed as dist",
-    "from torch.distributed.elastic.multiprocessing.errors import record",
-    "from dist_utils import init_distributed",
-)
+OWN_IMPORTS = ("import argparse", "import torch.distributed as dist", "from dist_utils import init_distributed",
+               "from torch.distributed.elastic.multiprocessing.errors import record")
 OWN_NAMES = ("argparse", "dist", "init_distributed", "main", "record")
 LESSONS = ("course_utils.lessons.data", "course_utils.lessons.models")  # plain torch: they are copied as they are
-TIMED = r"get_ipython\(\)\.run_cell_magic\('(?:time|capture)', .*?, (.*)\)\s*"  # what runs is given as a text
 SUFFIXES = {"slurm": ".sbatch", "kubernetes": ".yaml"}
 
 
@@ -49,16 +39,14 @@ def export(
 ) -> Path:
     """Write what `launch(function, *args, …)` would run as a script of plain torch, for `python` and `torchrun`.
 
-    It has the statements that the function needs, as they stand in the cells. Beside it lie `dist_utils.py`, with
-    `pick`, `report` and `span`, and the lessons' `data.py` and `models.py` where it uses them. Numbers, texts and truth
-    values among the arguments become options of its command line.
+    It has the statements that the function needs, as they stand in the cells, and `dist_utils.py`, `data.py` and
+    `models.py` beside it. Numbers, texts and truth values among the arguments become options of its command line.
 
     Args:
         function: a function that a cell defines, and its arguments, as `launch` gets them.
         path: where to write it; a file that is not an export of before is not overwritten.
         ranks, nodes: how many processes in all, on how many hosts, in the commands that the files show.
-        device: "cpu" or "cuda"; by default the accelerators of each host, and the CPU where it has none. The script's
-            option --device changes it. On a host with fewer devices than ranks, the script raises.
+        device: "cpu" or "cuda", the default of its option --device; else the accelerators of each host, or its CPU.
         time_limit: seconds that a collective waits for the other ranks; by default torch's own.
         beside: other files to write, of "slurm" (for sbatch) and "kubernetes" (a TrainJob of Kubeflow Trainer 2).
 
@@ -69,13 +57,13 @@ def export(
     needed = Needed(getattr(inspect.unwrap(function), "__globals__", {}))
     name = needed.argument(function)
     options, call = _call(needed, name, inspect.signature(function).bind(*args, **kwargs))
-    made_by = needed.found[name].node
+    made_by = needed.found[name][0]
     if isinstance(made_by, ast.Assign) or any(isinstance(one, ast.Return) and one.value for one in ast.walk(made_by)):
         call = f'result = {call}\nif dist.get_rank() == 0:\n    print("result:", result)'
     script = (HERE / "script.txt").read_text().format(
         title=(inspect.getdoc(function) or f"{name}, on any number of ranks.").splitlines()[0],
         file=path.name, each=each, hosts=max(nodes, 2), copied=", ".join(sorted(needed.files)),
-        imports=needed.import_lines(),
+        imports="\n".join(sorted(needed.imports, key=lambda line: (line.startswith("from"), line))),
         code="\n\n\n".join(dict.fromkeys(needed.statements.values())),
         device=_literal(device), options="\n".join(f"    parser.add_argument({one})" for one in options),
         timeout=f", timeout={time_limit}" if time_limit else "",
@@ -91,7 +79,7 @@ def export(
     return path
 
 
-def _call(needed: Needed, name: str, bound: inspect.BoundArguments) -> tuple[list[str], str]:
+def _call(needed: "Needed", name: str, bound: inspect.BoundArguments) -> tuple[list[str], str]:
     """The options of the command line, and the call of the function, which takes its numbers and texts from them."""
     options, given = [], {*bound.arguments}
     bound.apply_defaults()
@@ -111,15 +99,13 @@ def _call(needed: Needed, name: str, bound: inspect.BoundArguments) -> tuple[lis
         else:
             bound.arguments[key] = needed.argument(value)
     parts = [*bound.args, *(f"{word}={text}" for word, text in bound.kwargs.items())]
-    call = f"{name}({', '.join(parts)})"
-    return options, call if len(call) <= 100 else f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + ")"
+    return options, f"{name}({', '.join(parts)})"
 
 
 def _job(kind: str, path: Path, files: dict[str, str], each: int, nodes: int, device: str) -> str:
-    """What a cluster asks for beside the script. It names the device, so that a node with a broken driver fails.
+    """What a cluster asks for beside the script: it names the device, so that a node with a broken driver fails.
 
-    A TrainJob has the files in its command, as Kubeflow's own SDK sends a function: a ConfigMap would be mounted in one
-    way by Trainer 2.1, in another by 2.2. Its torch plugin tells torchrun the nodes and the address.
+    A TrainJob has the files in its command, as Kubeflow's own SDK sends a function.
     """
     copies = "".join(f"cat > {shlex.quote(one)} <<'END_OF_FILE'\n{text}END_OF_FILE\n" for one, text in files.items())
     job = re.sub("[^a-z0-9]+", "-", path.stem.lower()).lstrip("-0123456789").rstrip("-") or "job"  # as Kubernetes asks
@@ -130,22 +116,15 @@ def _job(kind: str, path: Path, files: dict[str, str], each: int, nodes: int, de
     )
 
 
-class Statement(NamedTuple):
-    """A statement at the top of a cell: its lines, and the global names that it uses."""
+def _statements(space: dict[str, Any]) -> dict[str, tuple[ast.stmt, str, set[str]]]:
+    """The statement at the top of a cell that bound each name last: it, its lines, and the global names that it uses.
 
-    node: ast.stmt
-    text: str
-    uses: set[str]
-
-
-def _statements(space: dict[str, Any]) -> dict[str, Statement]:
-    """The statement that bound each name last, of the cells that ran; the names in the order of the cells."""
+    The names are in the order of the cells that ran.
+    """
     # Where the front end keeps no history, as nbval does not: what IPython compiled.
     compiled = ("".join(linecache.getlines(file)) for file in [*linecache.cache] if cell_name(file))
     found = {}
     for cell in [*filter(None, space.get("In", ()))] or compiled:
-        if timed := re.fullmatch(TIMED, cell, re.DOTALL):
-            cell = ast.literal_eval(timed[1])
         with suppress(SyntaxError):  # that cell did not run
             for node in ast.parse(cell).body:
                 first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
@@ -157,7 +136,7 @@ def _statements(space: dict[str, Any]) -> dict[str, Statement]:
                 uses = {one.get_name() for table in tables for one in table.get_symbols()
                         if one.is_referenced() and (table is top or one.is_global())}
                 binds = (one.get_name() for one in top.get_symbols() if one.is_assigned() or one.is_imported())
-                found |= dict.fromkeys(binds, Statement(node, text, uses))
+                found |= dict.fromkeys(binds, (node, text, uses))
     return found
 
 
@@ -165,11 +144,8 @@ class Needed:
     """What a function needs: statements, each after those that it uses; imports; files beside the script."""
 
     def __init__(self, space: dict[str, Any]) -> None:
-        self.space, self.found = space, _statements(space)
-        self.statements: dict[str, str] = {}
-        self.imports = {*OWN_IMPORTS}
-        self.files = {"dist_utils.py": (HERE / "dist_utils.py").read_text()}
-        self.seen: set[str] = set()
+        self.space, self.found, self.statements, self.seen = space, _statements(space), {}, set()
+        self.imports, self.files = {*OWN_IMPORTS}, {"dist_utils.py": (HERE / "dist_utils.py").read_text()}
 
     def argument(self, value: Any) -> str:
         """What stands for it in the script: a literal, or the notebook's name for it, its own the first."""
@@ -228,21 +204,6 @@ class Needed:
             _refuse(name, user, "it is a tool of this course for the notebook; take it out of the function")
         text = f"import {module}" if isinstance(value, ModuleType) else f"from {module} import {value.__name__}"
         return text if name == text.split()[-1] else f"{text} as {name}"
-
-    def import_lines(self) -> str:
-        """Python's own, installed ones, the files beside the script."""
-
-        def section(line: str) -> tuple[bool, bool]:
-            top = re.split("[ .]", line)[1]
-            return f"{top}.py" in self.files, top not in sys.stdlib_module_names
-
-        members = defaultdict(list)
-        for line in sorted(self.imports):
-            start, _, member = line.partition(" import ")
-            members[start].append(member)
-        lines = [start + f" import {', '.join(names)}" * any(names) for start, names in members.items()]
-        lines.sort(key=lambda line: (section(line), line.startswith("from"), line))
-        return "\n\n".join("\n".join(group) for _, group in groupby(lines, section))
 
 
 def _literal(value: Any) -> str | None:

@@ -1,7 +1,5 @@
 """What a rank needs beside its training: a device of its own, the process group, metrics in a file, spans."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -14,8 +12,6 @@ import torch
 import torch.distributed as dist
 from torch.profiler import record_function
 
-# What torchrun sets; `python` alone is a world of one rank.
-ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
 STEPS = itertools.count()
 _device = torch.device("cpu")
 
@@ -27,12 +23,12 @@ def init_distributed(device: str | None = None, *, timeout: float | None = None)
     timeout: seconds that a collective waits for the other ranks; by default torch's own.
 
     Raises:
-        RuntimeError: this host has fewer accelerators than ranks. It does not go on with the CPU by itself: ranks that
-            talk over gloo on one host and over nccl on another wait for each other until the timeout.
+        RuntimeError: this host has fewer accelerators than ranks. Its CPU, over gloo, would wait for others' nccl.
     """
     global _device
-    if "RANK" not in os.environ:
-        os.environ.update(ALONE, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    if "RANK" not in os.environ:  # torchrun did not start it: a world of one rank
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     if device is None:
         here = torch.accelerator.current_accelerator(check_available=True)
         device = "cpu" if here is None or here.type == "mps" else here.type  # mps has no collectives
@@ -75,7 +71,7 @@ class span(record_function):
     def __init__(self, name: str, *, lane: str = "compute") -> None:
         super().__init__(name, lane)
 
-    def start(self) -> span:
+    def start(self) -> "span":
         return self.__enter__()
 
     def stop(self) -> None:

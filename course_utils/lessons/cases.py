@@ -5,6 +5,7 @@ A `sleep` stands for a large model's arithmetic, so that few cores can show seve
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD, Optimizer
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from ..machine import pick
 from ..ranks.report import report
@@ -65,32 +66,21 @@ def step(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, *, pace: 
     return loss.detach()
 
 
-class Archive(Dataset):
+class Archive(TensorDataset):
     """Rows that lie far away: reading each takes 5 ms."""
 
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, row: int) -> tuple[Tensor, ...]:
         time.sleep(0.005)
-        return self.dataset[row]
+        return super().__getitem__(row)
 
 
 def case_a(dataset: Dataset, steps: int, pace: float = 3.0) -> None:
     """One rank's device is slower than the others': it is hot, or somebody else computes there, too."""
     slow = dist.get_rank() == dist.get_world_size() // 2
-    model, optimizer = replica()
-    batches = iter(DataLoader(dataset, 16, sampler=DistributedSampler(dataset)))
-    for _ in range(steps):
-        with span("data"):
-            x, y = next(batches)
-        step(model, optimizer, x, y, pace=pace if slow else 1.0)
+    case_b(dataset, steps, partial(step, pace=pace if slow else 1.0))
 
 
-def case_b(dataset: Dataset, steps: int) -> None:
+def case_b(dataset: Dataset, steps: int, step: Callable[..., Tensor] = step) -> None:
     """Every batch is read when it is wanted, by the process that trains."""
     model, optimizer = replica()
     batches = iter(DataLoader(dataset, 16, sampler=DistributedSampler(dataset)))

@@ -5,6 +5,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -79,3 +81,11 @@ class Hosts:
         for process in self.started:
             process.wait()
         self.known.unlink()
+
+
+def wait(until: Callable[[], bool], why: Callable[[], str]) -> None:
+    """Ask until it is so, or fail after 600 s with what `why` says."""
+    end = time.monotonic() + 600
+    while not until():  # which starts a command
+        assert time.monotonic() < end, why()
+        time.sleep(0.2)

@@ -4,11 +4,9 @@ import getpass
 import os
 import shutil
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.export.hosts import Hosts, no_hosts
+from tests.export.hosts import Hosts, no_hosts, wait
 from tests.export.notebook import outside
 
 # cred_expire: a job that is requeued waits for that long.
@@ -100,11 +98,3 @@ class Slurm:
 
     def close(self) -> None:
         self.hosts.close()
-
-
-def wait(until: Callable[[], bool], why: Callable[[], str]) -> None:
-    """Ask until it is so, or fail after 600 s with what `why` says."""
-    end = time.monotonic() + 600
-    while not until():  # which starts a command
-        assert time.monotonic() < end, why()
-        time.sleep(0.2)

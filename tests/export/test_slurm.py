@@ -9,8 +9,9 @@ import psutil
 import pytest
 
 from course_utils import export, launch
+from tests.export.hosts import wait
 from tests.export.notebook import curve, metrics, training
-from tests.export.slurm import Slurm, no_slurm, wait
+from tests.export.slurm import Slurm, no_slurm
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(reason := no_slurm()), reason=reason or "a Slurm")]
 STEPS = 16
@@ -35,9 +36,7 @@ def ranks(script: Path, variable: str = "LOCAL_RANK") -> list[psutil.Process]:
 
 def test_job_is_cancelled_runs_is_requeued_and_goes_on(slurm, tmp_path) -> None:
     resume, more = training()["resume"], {"every": 1, "pause": 0.3}
-    script = export(
-        resume, tmp_path / "train.py", STEPS, **more, ranks=4, nodes=2, device="cpu", beside=("slurm",)
-    )
+    script = export(resume, tmp_path / "train.py", STEPS, **more, ranks=4, nodes=2, device="cpu", beside=("slurm",))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
     def said() -> str:
