@@ -61,5 +61,3 @@ def test_flat_cuts_inner_work_out_of_what_is_around_it():
         (0, "send", 2, 6), (0, "all-gather", 3, 4), (0, "forward", 4, 5),
     ]
     assert (flat.title, Timeline(flat.spans).flat().spans) == ("t", flat.spans)
-    deeper = Timeline([Span(0, "forward", 0, 10), Span(0, "loss", 2, 8), Span(0, "send", 4, 5)]).flat()
-    assert [s.name for s in deeper.spans] == ["forward", "loss", "send", "loss", "forward"]

@@ -131,18 +131,6 @@ def turn(notebook: Notebook, cell: int, knob: str) -> None:
     notebook.page.keyboard.press("Space")
 
 
-def test_knobs_by_keyboard(light: Lab) -> None:
-    with light.open("11_tensor_parallel") as notebook:
-        notebook.run("discover()")
-        notebook.run("Traffic, knobs")
-        cell = notebook.index("knobs(pictures.matmul")
-        notebook.run(cell)
-        wait(lambda: "row split over 2 ranks" in notebook.text(cell), "the first run")
-        turn(notebook, cell, "split")
-        wait(lambda: "column split over 2 ranks" in notebook.text(cell), "the run that was asked for")
-        notebook.shot("knobs")
-
-
 TURNED = """\
 from course_utils import knobs, launch
 import time
@@ -170,52 +158,8 @@ def test_jupyters_stop_ends_the_run_of_a_knob(light: Lab) -> None:
         assert "0 seconds slept" in notebook.text(cell)
 
 
-def test_an_exercise_wrong_then_right(light: Lab) -> None:
-    with light.open("10_model_parallel") as notebook:
-        notebook.run("discover()")
-        stub, check = "def idle_shares(forward, backward):", "check.idle_shares(idle_shares)"
-        notebook.run(stub)
-        assert "Not yet" in str(notebook.run(check))
-        for answer, says in (("[7.25, 7.25]", "7.25"),
-                             ("[1 - (f + b) / sum(forward + backward) for f, b in zip(forward, backward)]", "Solved")):
-            notebook.type(stub, f"{stub}\n    return {answer}")
-            notebook.run(stub)
-            assert says in str(notebook.run(check))
-        notebook.shot("exercise")
-
-
-ENDLESS = """\
-from course_utils import launch
-import time
-def forever():
-    while True:
-        time.sleep(0.05)
-launch(forever, ranks=2)"""
-
-
 def stop(notebook: Notebook) -> None:
     notebook.page.locator("[title^='Interrupt the kernel'] >> visible=true").first.click()
-
-
-def test_interrupted_and_restarted_a_run_leaves_nothing(light: Lab) -> None:
-    with light.open("00_start_here") as notebook:
-        notebook.run("discover()")
-        cell = notebook.index("names.count(")
-        notebook.type(cell, ENDLESS)
-        for restart in (False, True):
-            before = light.processes()
-            notebook.start(cell)
-            wait(lambda before=before: len(light.processes() - before) >= 2, "two ranks run")
-            started = light.processes() - before
-            if restart:
-                notebook.page.evaluate("() => jupyterapp.shell.currentWidget.context.sessionContext.restartKernel()")
-            else:
-                stop(notebook)
-                notebook.page.evaluate("() => window.__run")
-                assert "KeyboardInterrupt" in notebook.text(cell)
-                assert "course_utils/" not in notebook.text(cell), "no frame of ours is shown"
-            wait(lambda started=started: not started & light.processes(), "the ranks are gone")
-        assert "This machine" in str(notebook.run("discover()")), "and the notebook runs again"
 
 
 def test_a_narrow_dark_page(playwright, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from course_utils import LivePlot, my_board
-from course_utils.pictures import board, live, screen
+from course_utils import my_board
+from course_utils.pictures import board
 
 
 @pytest.fixture
@@ -42,22 +42,11 @@ def test_switched_off_or_on_a_disk_that_refuses_only_the_session_is_known(file, 
     assert board._file().parts[-2:] == ("course_utils", "board.jsonl"), "else in the user's own folder"
 
 
-def test_a_live_plot_is_noted_once(file, monkeypatch):
-    for module in (live, screen):
-        monkeypatch.setattr(module, "shell", lambda: None)
-    plot = LivePlot("loss", title="By hand")
-    for step in range(5):
-        plot.update(step, loss=1 / (1 + step))
-    plot.close()
-    plot.close()
-    assert [line.split()[1:3] for line in repr(my_board()).splitlines()[2:]] == [["By", "hand"]]
-
-
 def test_in_a_real_kernel(kernel, tmp_path):
     kernel.run(f"os.environ['COURSE_BOARD'] = {str(tmp_path / 'board.jsonl')!r}")
     for _ in range(2):
         kernel.run("def job():\n    report(loss=1.5)\n\nlaunch(job, ranks=2, device='cpu')")
-    kernel.run("try:\n    launch(lambda: 1 / 0, ranks=1)\nexcept RankError:\n    pass")
+    kernel.run("plot = LivePlot('loss', title='By hand')\nfor _ in range(3): plot.update(loss=1.0)\nplot.close()")
     kernel.run("os.environ['COURSE_BOARD'], board = '0', repr(my_board())")
-    assert len((tmp_path / "board.jsonl").read_text().splitlines()) == 2
-    assert re.search(r"job +2 ranks, cpu .* loss 1\.5 ", kernel.run("print(board)").text)
+    assert len((tmp_path / "board.jsonl").read_text().splitlines()) == 3
+    assert re.search(r"job +2 ranks, cpu .* loss 1\.5 .*\n +By hand .* loss 1 ", kernel.run("print(board)").text)

@@ -13,10 +13,6 @@ from course_utils.pictures.curves import POINTS, axis, draw, pieces
 NAN, INF = math.nan, math.inf
 
 
-def curves(ranks=2, n=50):
-    return {"loss": {r: ([*range(n)], [1 / (i + 1 + r) for i in range(n)]) for r in range(ranks)}}
-
-
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("ends", [
     (0, 1), (0.013, 2.31), (-3, 7), (0, 1e-7), (2.3012, 2.3026), (5, 5), (0, 0), (32, 1024), (1e-9, 1e12), (2, 1e30)])
@@ -54,11 +50,8 @@ def test_lines_break_at_gaps_and_where_x_goes_back():
 
 
 @pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize(
-    "series",
-    [{}, {0: ([], [])}, {0: ([3], [0.5])}, {0: ([0, 1], [NAN, INF])}, {0: ([0, 1, 2], [1.0, NAN, 2.0])},
-     {0: ([0, 1], [1e300, -1e300])}, {0: ([5, 5], [1.0, 1.0])}, {"a <b>": ([1], [1.0])}],
-)
+@pytest.mark.parametrize("series", [{}, {0: ([], [])}, {0: ([3], [0.5])}, {0: ([0, 1, 2], [1.0, NAN, INF])},
+                                    {0: ([0, 1], [1e300, -1e300])}, {0: ([5, 5], [1.0, 1.0])}, {"a <b>": ([1], [1])}])
 def test_odd_series_still_draw(series, log):
     svg = draw({"m <&>": series}, log_x=log, log_y=log).svg('say "x"')
     assert ET.fromstring(svg).get("aria-label") == 'say "x"'
@@ -70,7 +63,7 @@ def test_odd_series_still_draw(series, log):
 
 def test_last_values_stand_at_the_ends_of_lines_and_not_on_each_other():
     for ranks, written in ((3, ["0.02", "0.0196", "0.0192"]), (8, ["0.02", "0.0175"]), (1, ["0.02"])):
-        drawing = draw(curves(ranks))
+        drawing = draw({"loss": {r: ([*range(50)], [1 / (i + 1 + r) for i in range(50)]) for r in range(ranks)}})
         ends = [(y, text) for x, y, text, _, bold in drawing.texts if bold and text in written]
         assert sorted(text for _, text in ends) == sorted(written)
         assert all(abs(a[0] - b[0]) >= 12 for a, b in itertools.combinations(ends, 2))

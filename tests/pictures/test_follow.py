@@ -1,8 +1,6 @@
 """A run that the notebook did not start, in the notebook's plot: its ranks' files, whatever happens to them."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -90,18 +88,3 @@ def test_an_interrupt_leaves_the_picture(runs, plot, shown) -> None:
         plot.follow(runs, until=after(lambda: None, interrupt))
     assert plot.data["loss"][0] == ([0], [1])
     assert shown[-1].startswith("curves: loss 1 ")
-
-
-def test_until_processes_have_ended_and_all_they_wrote_is_there(runs, plot) -> None:
-    code = (
-        "import pathlib, sys\n"
-        f"folder = pathlib.Path({str(runs)!r}); folder.mkdir(exist_ok=True)\n"
-        "with open(folder / f'rank{sys.argv[1]}.jsonl', 'a') as file:\n"
-        "    for step in range(2000):\n"
-        "        print('{\"rank\": %s, \"step\": %d, \"time\": 1, \"loss\": 1.0}' % (sys.argv[1], step), file=file)\n"
-        "        step % 7 or file.flush()\n"
-    )
-    processes = [subprocess.Popen([sys.executable, "-c", code, str(rank)]) for rank in range(2)]
-    plot.follow(runs, until=processes)
-    assert [process.returncode for process in processes] == [0, 0]
-    assert {rank: len(steps) for rank, (steps, _) in plot.data["loss"].items()} == {0: 2000, 1: 2000}
