@@ -37,10 +37,8 @@ FAULTS = {
 VALUES = ("wrong loss scale", "no set_epoch", "learning rate too high")
 TIMES = ("straggler", "data stall", "slow link", "unbalanced pipeline")
 ENDED = {"silent rank": "A rank that others wait for would keep them for ever. This run ended."}
-BARS = ENDED | dict.fromkeys(
-    VALUES, "It changes the numbers, not the time they take: the bars would be those of the healthy job.")
-CURVES = ENDED | dict.fromkeys(
-    TIMES, "It costs time, and no axis of this picture is a time: the curves would be those of the healthy job.")
+BARS = ENDED | dict.fromkeys(VALUES, "It changes the numbers, not their time: the bars would be the healthy job's.")
+CURVES = ENDED | dict.fromkeys(TIMES, "It costs time, which no axis shows: the curves would be the healthy job's.")
 NO_STAGES = "Every rank has the whole model here: nobody waits for a neighbour's activations."
 
 # Why a wrong name is wrong: what the picture of the case would show, or cannot show.

@@ -63,10 +63,8 @@ class Hosts:
     def start(self, host: int, *words: str, said: Path, **more: str) -> subprocess.Popen:
         """Start a process on a host, in the folder of the file that gets what it prints."""
         with said.open("w") as out:
-            process = subprocess.Popen(
-                self.command(host, *words), cwd=said.parent, env=outside(**more), stdout=out, stderr=out,
-                start_new_session=True,
-            )
+            process = subprocess.Popen(self.command(host, *words), cwd=said.parent, env=outside(**more), stdout=out,
+                                       stderr=out, start_new_session=True)
         self.started.append(process)
         return process
 

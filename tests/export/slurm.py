@@ -80,11 +80,8 @@ class Slurm:
         self.hosts.start(host, *words, said=self.folder / f"{name}.txt", **self.env)
 
     def command(self, *words: str, cwd: Path | None = None, **more: str) -> str:
-        """What a command of Slurm prints."""
-        done = subprocess.run(
-            self.hosts.command(1, *words), cwd=cwd, env=outside(**self.env, **more), capture_output=True, text=True,
-            timeout=600,
-        )
+        done = subprocess.run(self.hosts.command(1, *words), cwd=cwd, env=outside(**self.env, **more),
+                              capture_output=True, text=True, timeout=600)
         return done.stdout + done.stderr
 
     def state(self, job: str) -> str:
@@ -93,7 +90,6 @@ class Slurm:
         return shown.get("JobState", "")
 
     def said(self) -> str:
-        """The last lines of all daemons."""
         return "\n".join(f"{file.name}: {file.read_text()[-1000:]}" for file in self.folder.glob("*.txt"))
 
     def close(self) -> None:

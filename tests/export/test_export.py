@@ -151,22 +151,16 @@ def test_a_file_of_somebody_else_stays(mine, tmp_path) -> None:
     assert (tmp_path / mine).read_text() == "print('mine')\n"
 
 
-@pytest.mark.parametrize(
-    ("option", "here", "count", "took"),
-    [
-        (None, None, 0, "cpu"),
-        (None, "mps", 1, "cpu"),
-        (None, "cuda", 2, "cuda:1"),
-        ("cpu", "cuda", 2, "cpu"),
-        (None, "cuda", 1, "has 1 of the 2 cuda devices .*--device cpu"),
-        ("cuda", None, 0, "has 0 of the 2 cuda"),  # a host whose driver is broken
-    ],
-)
+@pytest.mark.parametrize(("option", "here", "count", "took"), [
+    (None, "mps", 1, "cpu"), (None, "cuda", 2, "cuda:1"), ("cpu", "cuda", 2, "cpu"),
+    (None, "cuda", 1, "has 1 of the 2 cuda devices .*--device cpu"),
+    ("cuda", None, 0, "has 0 of the 2 cuda"),  # a host whose driver is broken
+])
 def test_a_rank_takes_a_device_of_its_own_or_raises(option, here, count, took, monkeypatch) -> None:
     from course_utils.export import dist_utils
 
     joined = []
-    kind = None if here is None else torch.device(here)
+    kind = here and torch.device(here)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: kind)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: joined.append(index))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
