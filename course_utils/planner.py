@@ -91,8 +91,7 @@ class Cluster:
 
     def ring(self, ranks: int, apart: int = 1) -> tuple[float, float]:
         """Seconds a turn and seconds a byte in a ring of ranks that are `apart` devices from each other, as NCCL's:
-        only turns to another node take a far message's time, and a ring uses the far links of all its devices there.
-        """
+        only turns to another node take a far message's time, and a ring uses all the far links of its node."""
         inside = max(1, min(ranks, self.node // apart))
         if inside >= ranks:
             return self.latency, 1 / self.bandwidth

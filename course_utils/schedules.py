@@ -188,7 +188,7 @@ class Schedule:
     # message that is not through yet is the next one of both its ranks, and goes through.
 
     def _as_made(self) -> dict[tuple, int]:
-        """The place of every message that is ever made, if each forward, backward or half takes 1."""
+        """The place of each message, if each forward, backward or half takes 1; none where it is never made."""
         _, made = self._play(self.chunks, self.chunks * (1 + self.split), 0)
 
         def further_on_first(message: tuple) -> tuple:  # of what is made at once, because it is needed first
@@ -255,8 +255,7 @@ def parse(orders: Iterable[str], micro_batches: int, *, name: str = "yours") -> 
 
 
 def bubble(ranks: int, micro_batches: int, *, chunks: int = 1, split: bool = False) -> float:
-    """Share of a step in which a rank waits, 0 to 1: with GPipe and 1F1B, and, if there are at least as many
-    micro-batches as ranks, with interleaved and its chunks, or with zero-bubble (`split`), F, B and W equally long.
-    """
+    """Share of a step in which a rank waits, 0 to 1: with GPipe and 1F1B, and, if there are as many micro-batches as
+    ranks or more, with interleaved and with zero-bubble (`split`; F, B and W equally long)."""
     return (ranks - 1) / ((3 if split else chunks) * micro_batches + ranks - 1)
 

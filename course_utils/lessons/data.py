@@ -41,10 +41,7 @@ class Text(NamedTuple):
 
 
 def text() -> Text:
-    """Python's own manual, `pydoc_data.topics`: half a million characters of English and code, a tenth of them to test.
-
-    The text is that of the Python you run, so its length and vocabulary (about 100 characters) differ between versions.
-    """
+    """The manual of the Python you run: half a million characters (about 100 kinds of them), a tenth to test."""
     from pydoc_data.topics import topics
 
     everything = "\n".join(topics[name] for name in sorted(topics))
