@@ -28,6 +28,7 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +38,7 @@ from ..errors import CourseError, RankError
 from ..ranks.failures import Failure, failed
 from ..ranks.launch import launch
 from ..ranks.rank import describe
+from ..ranks.report import dumps
 from ..ranks.run import Run
 from .compare import Difference, difference
 from .learner import called_otherwise, is_stub, unfinished
@@ -58,26 +60,34 @@ class Seen(NamedTuple):
     nothing: bool = False  # the answer's first value is None where there was something to give
 
 
-def exercise(solution: Callable, *, ranks: tuple[int, ...] = (), seconds: float = 20.0, tol: float = 1e-5,
-             mistakes: dict[str, Callable] | None = None, launch: Callable = launch, unit: str = "rank",
-             here: bool = False) -> Callable[[Look], Exercise]:
-    """Turn a look into the exercise `solution.__name__`; see the top of this file."""
+def exercise(solution: Callable, **how: Any) -> Callable[[Look], Exercise]:
+    """Turn a look into the exercise `solution.__name__`; `how`: the fields of `Exercise`; see the top of this file."""
 
     def register(look: Look) -> Exercise:
-        found[solution.__name__] = Exercise(solution, look, ranks, seconds, tol, mistakes or {}, launch, unit, here)
+        found[solution.__name__] = Exercise(solution, look, **how)
         return found[solution.__name__]
 
     return register
 
 
+@dataclass(eq=False, repr=False)
 class Exercise:
     """One exercise: call it with your function; `.solution()` prints the published one."""
 
-    def __init__(self, solution: Callable, look: Look, ranks: tuple[int, ...], seconds: float, tol: float,
-                 mistakes: dict[str, Callable], start: Callable, unit: str, here: bool) -> None:
-        self.name, self.published, self.mistakes, self.seconds = solution.__name__, solution, mistakes, seconds
-        self._look, self._ranks, self._tol, self._launch, self._unit = look, ranks, tol, start, unit
-        self._here = here or (sys.platform == "win32" and not ranks)  # there are no ranks on Windows, and no limit
+    published: Callable
+    look: Look
+    _: KW_ONLY
+    ranks: tuple[int, ...] = ()
+    seconds: float = 20.0
+    tol: float = 1e-5
+    mistakes: dict[str, Callable] = field(default_factory=dict)
+    launch: Callable = launch
+    unit: str = "rank"
+    here: bool = False
+
+    def __post_init__(self) -> None:
+        self.name = self.published.__name__
+        self.here |= sys.platform == "win32" and not self.ranks  # there are no ranks on Windows, and no limit
         self.__doc__ = f"check.{self.name}({self.name}): see what is right and what is missing."
 
     def __repr__(self) -> str:
@@ -97,7 +107,11 @@ class Exercise:
         if words := called_otherwise(self.published, answer):
             return Verdict(name, "wrong", words)
         try:
-            for ranks in self._ranks or (1,):
+            dumps(answer, "It uses what no other process can get; make it inside the function")
+        except CourseError as error:
+            return Verdict(name, "wrong", f"{error}.")
+        try:
+            for ranks in self.ranks or (1,):
                 by_rank = self._seen(self.published, answer, ranks)
                 rank, seen = min(enumerate(by_rank), key=lambda one: (one[1].same, one[1].different is None))
                 if seen.different:
@@ -105,11 +119,11 @@ class Exercise:
             else:
                 return Verdict(name, "solved", seen.words)
         except RankError as error:
-            return self._wrong(answer, _in_words(error, self._ranks))
+            return self._wrong(answer, _in_words(error, self.ranks))
         if all(one.nothing for one in by_rank):
             return Verdict(name, "not yet", "It still returns nothing. Fill it in, then run this cell again.")
-        units = f"{ranks} {self._unit}{'s' * (ranks > 1)}, {self._unit} {rank}"
-        where = f"{units}: {seen.words}" if self._ranks else seen.words
+        units = f"{ranks} {self.unit}{'s' * (ranks > 1)}, {self.unit} {rank}"
+        where = f"{units}: {seen.words}" if self.ranks else seen.words
         because = next(self._because(answer, ranks, seen.same), seen.different.words)
         return self._wrong(answer, f"{where}: {because}", seen.different.expected, seen.different.got)
 
@@ -127,12 +141,12 @@ class Exercise:
 
     def _seen(self, reference: Callable, answer: Callable, ranks: int) -> list[Seen]:
         """What each rank saw."""
-        task = _look_at, self._look, reference, answer, self._tol, reference is not self.published
-        if self._here:
+        task = _look_at, self.look, reference, answer, self.tol, reference is not self.published
+        if self.here:
             return [_in_this_process(*task)]
-        where = {} if self._ranks else {"device": "cpu", "init_group": False}
-        more = ELSEWHERE if torch.accelerator.is_available() and self._ranks else 0.0
-        return self._launch(*task, ranks=ranks, time_limit=self.seconds + more, show=False, **where).results
+        where = {} if self.ranks else {"device": "cpu", "init_group": False}
+        more = ELSEWHERE if torch.accelerator.is_available() and self.ranks else 0.0
+        return self.launch(*task, ranks=ranks, time_limit=self.seconds + more, show=False, **where).results
 
 
 def _in_this_process(function: Callable, *args: Any) -> Seen:

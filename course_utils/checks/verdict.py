@@ -27,38 +27,29 @@ class Verdict:
     def __bool__(self) -> bool:
         return self.state == "solved"
 
-    @property
     def _values(self) -> list[tuple[str, str]]:
         return [(name, value) for name, value in (("expected", self.expected), ("got", self.got)) if value]
 
-    @property
-    def _next(self) -> str:
-        solution = f"`check.{self.exercise}.solution()` prints a solution."
-        return "" if self else f"The hints are under the exercise; {solution}"
-
     def __repr__(self) -> str:
         mark, title, _ = _FACE[self.state]
-        rows = [f"{mark} {self.exercise}: {title}" + (f". {self.text}" if self.text else "")]
-        return "\n".join([*rows, *(f"  {name:<9}{value}" for name, value in self._values)])
+        head = f"{mark} {self.exercise}: {title}" + (f". {self.text}" if self.text else "")
+        return "\n".join([head, *(f"  {name:<9}{value}" for name, value in self._values())])
 
     def _repr_html_(self) -> str:
         mark, title, colour = _FACE[self.state]
-        parts = [
-            f'<b style="color:{colour};font-size:1.15em">{mark}</b>&ensp;<b>{title}</b>'
-            f'&ensp;<code style="opacity:0.75;background:none;padding:0">{escape(self.exercise)}</code>',
-            f'<span style="white-space:pre-wrap">{_code(self.text)}</span>',
-            *(
-                f'<span style="opacity:0.75;display:inline-block;min-width:70px">{name}</span><code style="background:'
-                f'none;padding:0;white-space:pre-wrap;overflow-wrap:anywhere">{escape(value)}</code>'
-                for name, value in self._values
-            ),
-            f'<span style="opacity:0.75;font-size:0.92em">{_code(self._next)}</span>' if self._next else "",
-        ]
-        rows = "".join(f'<div style="margin-top:4px">{part}</div>' for part in parts if part)
-        return (
-            f'<div role="status" style="border-left:4px solid {colour};padding:6px 12px;margin:4px 0;max-width:720px;'
-            f'color:inherit;line-height:1.45">{rows}</div>'
-        )
+        code = "background:none;padding:0;white-space:pre-wrap;overflow-wrap:anywhere"
+        rows = [f'<b style="color:{colour};font-size:1.15em">{mark}</b>&ensp;<b>{title}</b>&ensp;'
+                f'<code style="opacity:0.75;{code}">{escape(self.exercise)}</code>']
+        if self.text:
+            rows.append(f'<span style="white-space:pre-wrap">{_code(self.text)}</span>')
+        rows += [f'<span style="opacity:0.75;display:inline-block;min-width:70px">{name}</span>'
+                 f'<code style="{code}">{escape(value)}</code>' for name, value in self._values()]
+        if not self:
+            more = f"The hints are under the exercise; `check.{self.exercise}.solution()` prints a solution."
+            rows.append(f'<span style="opacity:0.75;font-size:0.92em">{_code(more)}</span>')
+        return (f'<div role="status" style="border-left:4px solid {colour};padding:6px 12px;margin:4px 0;'
+                'max-width:720px;color:inherit;line-height:1.45">'
+                + "".join(f'<div style="margin-top:4px">{row}</div>' for row in rows) + "</div>")
 
 
 def _code(text: str) -> str:

@@ -61,7 +61,7 @@ def homeless(solution):
 def on_ranks():
     """The exercises whose answers run on ranks, but for those on XLA's cores, where the device is XLA's."""
     return [name for name, exercise in all_exercises().items()
-            if exercise._ranks and not exercise.published.__module__.endswith(ON_CORES)]
+            if exercise.ranks and not exercise.published.__module__.endswith(ON_CORES)]
 
 
 @pytest.mark.parametrize("name", on_ranks())

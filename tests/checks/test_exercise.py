@@ -4,6 +4,7 @@ import contextlib
 import re
 import subprocess
 import sys
+import threading
 import time
 from fractions import Fraction
 
@@ -148,7 +149,14 @@ def test_an_answer_cannot_harm_the_kernel(shares):
     def launches(rows, devices):
         return launch(share, rows, devices, ranks=1).results[0]
 
+    lock = threading.Lock()
+
+    def cannot_be_sent(rows, devices):
+        with lock:
+            return share(rows, devices)
+
     assert shares(leaves).state == "wrong"
+    assert shares(cannot_be_sent).text.startswith("It uses what no other process can get")
     assert shares(changes)
     assert torch.get_default_dtype() is torch.float32
     assert "cannot start ranks" in shares(launches).text

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from course_utils.checks import all_exercises
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 VERSIONS = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
@@ -61,6 +63,18 @@ def test_readme_and_site_have_a_place_for_every_notebook() -> None:
         minutes = re.search(r"(\d+) min", first)[1]
         assert f"| {notebook.name[:2]} | [{question}](notebooks/{notebook.name}) | {minutes} |" in readme
         assert f"\n../notebooks/{notebook.stem}\n" in site
+
+
+def test_every_exercise_has_its_place_and_hints_in_its_notebook() -> None:
+    lost = {name: exercise.published.__module__.rpartition(".nb")[2] for name, exercise in all_exercises().items()}
+    for notebook in NOTEBOOKS:
+        question = ""
+        for cell in json.loads(notebook.read_text())["cells"]:
+            text = "".join(cell["source"])
+            question = text if cell["cell_type"] == "markdown" else question
+            if "exercise" in cell["metadata"].get("tags", []) and "<details><summary>Hint 1</summary>" in question:
+                lost = {name: of for name, of in lost.items() if of != notebook.stem or f"def {name}(" not in text}
+    assert not lost
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
