@@ -84,7 +84,7 @@ lab: course
 # kernel stay with one worker, and so do the cells of a notebook. The longest notebook goes first. Eight virtual cores run
 # with nothing beside them, because XLA ends a core that is ten seconds late.
 TESTS := -m pytest -n 2 --dist loadgroup --ignore tests/browser
-NBVAL := -m pytest --durations 10 --dist loadfile --no-loadscope-reorder --nbval-lax --nbval-cell-timeout=600
+NBVAL := -m pytest -p tests.seconds --dist loadfile --no-loadscope-reorder --nbval-lax --nbval-cell-timeout=600
 FIRST := notebooks/19%
 ALONE := notebooks/16% notebooks/17% notebooks/18%
 XLA_THERE = $(if $(filter 0,$(XLA)),,$(shell ls .venv-xla/ready 2>/dev/null))

@@ -42,7 +42,7 @@ def _(answer: Callable) -> Iterator[tuple]:
     count, ids = sum(p.numel() for p in model.parameters()), torch.full((1, 4), dist.get_rank(), device=pick())
     answer(model, init_device_mesh(pick().type, (dist.get_world_size(),)))
     yield "parameters that are not sharded", outside(model)
-    for _ in range(3):  # the backend may hold a buffer for a moment longer: the least of several steps counts
+    for _ in range(12):  # the backend may hold a buffer for a moment longer: the least of many steps counts
         model.zero_grad()
         with Traffic() as traffic, Alive(model.parameters()) as alive:
             model(ids).float().square().mean().backward()
