@@ -28,6 +28,12 @@ def nan_without_losses(losses):
     return (total[0] / total[1]).item()
 
 
+def mean_of_means(losses):
+    mean = losses.mean()
+    dist.all_reduce(mean)
+    return (mean / dist.get_world_size()).item()
+
+
 def in_place(losses):
     mean = mean_over_ranks(losses)
     losses.zero_()
@@ -88,7 +94,7 @@ RIGHT = {
     "ring_all_reduce": [ring(started_first), ring(blocking(lambda: dist.get_rank() == 0), own_slices)],
 }
 WRONG = {
-    "mean_over_ranks": [in_place, nan_without_losses, uneven],
+    "mean_over_ranks": [mean_of_means, in_place, nan_without_losses, uneven],
     "ring_all_reduce": [everything_every_time, ring(started_first, torch.Tensor.chunk), ring(started_first, way=-1),
                         dist.all_reduce, lambda tensor: ring_all_reduce(tensor.clone()), all_send_first],
 }

@@ -28,6 +28,12 @@ def of_all(what):
     return replicas_equal
 
 
+def each_against_rank_0(model):
+    first = flat(model)
+    dist.broadcast(first, src=0)
+    return first.equal(flat(model))
+
+
 def is_the_mean(model):
     apart = (reduced(flat(model)) / dist.get_world_size() != flat(model)).sum()
     return reduced(apart).item() == 0
@@ -37,8 +43,8 @@ def trained(model):
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def averaged(parameters):
-    bucket = reduced(torch.cat([p.grad.flatten() for p in parameters])) / dist.get_world_size()
+def averaged(parameters, *, ranks=dist.get_world_size):
+    bucket = reduced(torch.cat([p.grad.flatten() for p in parameters])) / ranks()
     for p, mean in zip(parameters, bucket.split([p.numel() for p in parameters]), strict=True):
         p.grad = mean.view_as(p)  # all gradients are views of one bucket
 
@@ -79,7 +85,8 @@ RIGHT = {
 }
 WRONG = {
     "replicas_equal": [of_all(lambda model: flat(model).sort().values), is_the_mean,
-                       of_all(lambda model: model.zero_grad() or flat(model))],
+                       each_against_rank_0, of_all(lambda model: model.zero_grad() or flat(model))],
     "hand_ddp": [hooked(start=lambda model: model.parameters()), hooked(send=a_message_each),
+                 hooked(send=lambda parameters: averaged(parameters, ranks=lambda: 1)),
                  hooked(is_last=lambda mine: all(p.grad is not None for p in mine))],
 }
