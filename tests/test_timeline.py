@@ -32,12 +32,6 @@ def test_idle_is_a_share_and_idle_spans_are_not_work():
     assert TWO.idle() == 0.375
 
 
-def test_between_cuts_spans_at_its_borders():
-    part = TWO.between(1.0, 3.5)
-    assert (part.start, part.end, part.overlap(), part.title) == (1.0, 3.5, 0.5, "t")
-    assert not any(s.name == "all-reduce 1" for s in part.spans)
-
-
 def test_last_begins_where_the_first_rank_begins_its_last_one():
     timeline = Timeline([Span(r, name, i + 0.1 * r + at, i + 0.1 * r + at + 0.4) for i in range(3) for r in (0, 1)
                          for name, at in (("forward", 0.0), ("backward", 0.5))], title="t")

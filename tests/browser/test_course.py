@@ -1,4 +1,4 @@
-"""What a reader does in JupyterLab's page: run a notebook, watch it, answer, move a slider, interrupt, restart."""
+"""What a reader does in JupyterLab's page: run a notebook, watch it, move a slider, turn a knob, interrupt."""
 
 import shutil
 import time
@@ -151,15 +151,11 @@ def test_jupyters_stop_ends_the_run_of_a_knob(light: Lab) -> None:
         wait(lambda: len(light.processes() - before) >= 2, "two ranks run")
         started = light.processes() - before
         notebook.shot("knob-runs")
-        stop(notebook)
+        notebook.page.locator("[title^='Interrupt the kernel'] >> visible=true").first.click()
         wait(lambda: not started & light.processes(), "the ranks are gone")
         state = notebook.page.locator(".jp-OutputArea:has(button) [role=status]")
         wait(lambda: "The result shown is that of seconds = 0" in state.inner_text(), "it is said")
         assert "0 seconds slept" in notebook.text(cell)
-
-
-def stop(notebook: Notebook) -> None:
-    notebook.page.locator("[title^='Interrupt the kernel'] >> visible=true").first.click()
 
 
 def test_a_narrow_dark_page(playwright, tmp_path: Path) -> None:

@@ -172,27 +172,6 @@ knobs(busy, n=[0, 10**6])""")
     kernel.assert_usable(TWO)
 
 
-def test_a_click_that_another_thread_hears_waits_for_the_main_one(kernel):
-    """Some kernels hear widgets in a thread of their own, a subshell, while a cell is running."""
-    client = kernel.client
-    client.control_channel.send(client.session.msg("create_subshell_request"))
-    subshell = client.get_control_msg(timeout=60)["content"]["subshell_id"]
-
-    def in_subshell(code: str) -> None:
-        message = client.session.msg("execute_request", {"code": code, "silent": True})
-        message["header"]["subshell_id"] = subshell
-        client.shell_channel.send(message)
-
-    kernel.run("import threading; from ipywidgets.widgets.widget import _instances; go_on = threading.Event()")
-    cell = Cell(kernel, "knobs(lambda n: str(threading.current_thread() is threading.main_thread()), n=[1])")
-    kernel.send("go_on.wait(60)")
-    in_subshell(f"_instances['{cell.widgets['Run']}'].click()")
-    cell.says("Waiting for the kernel")
-    in_subshell("go_on.set()")
-    cell.says("Done: n = 1")
-    assert cell.texts == ["'True'"]
-
-
 def test_an_error_is_said_beside_the_controls_and_the_result_stays(kernel):
     cell = Cell(kernel, """
 def fails(how):
