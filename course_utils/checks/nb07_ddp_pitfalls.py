@@ -71,7 +71,7 @@ def train_uneven(batches):
     return model.module
 
 
-@exercise(train_uneven, ranks=(3,), seconds=5)
+@exercise(train_uneven, ranks=(3,), seconds=4)
 def _(answer: Callable) -> Iterator[tuple]:
     for counts in ((2, 4, 4), (3, 1, 3)):  # two ranks have most: if they part in their last steps, that is seen
         batches = [[batch(10 * rank + i) for i in range(count)] for rank, count in enumerate(counts)]
@@ -130,8 +130,8 @@ def train_and_save(batches, path):
 
 
 class Files:
-    """Counts `torch.save` and `torch.load` of files in the block. A file is written 1.5 s after the call: who does not
-    wait for the writer loads what an earlier run has left."""
+    """Counts `torch.save` and `torch.load` of files in the block. A file is written a second after the call: who does
+    not wait for the writer loads what an earlier run has left."""
 
     def __enter__(self) -> Self:
         self.saves = self.loads = 0
@@ -144,7 +144,7 @@ class Files:
     def save(self, thing: Any, file: Any, *more: Any, **options: Any) -> None:
         if not isinstance(file, io.BytesIO):  # pickling a tensor saves it to memory
             self.saves += 1
-            time.sleep(1.5)
+            time.sleep(1)
         self._save(thing, file, *more, **options)
 
     def load(self, file: Any, *more: Any, **options: Any) -> Any:
