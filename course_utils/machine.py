@@ -6,6 +6,7 @@ import os
 import platform
 import re
 from dataclasses import dataclass
+from html import escape
 from importlib.metadata import distributions
 from itertools import groupby
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 from .errors import DeviceError
+from .style import FONT, WIDTH
 
 if TYPE_CHECKING:
     import torch
@@ -96,6 +98,17 @@ class Machine:
     def __repr__(self) -> str:
         rows = [f"  {what:<9}{MARKS[how]} {how:<11}{here} · {more}" for what, here, more, how in self.rows()]
         return "\n".join([f"This machine: {self.about}", *rows, *(f"  note: {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        # Inline styles only: they survive where a notebook is not trusted, and touch nothing else on the page.
+        cell = '<td style="text-align:left;border-top:1px solid rgba(128,128,128,.3);padding:4px 14px 4px 0'
+        rows = "".join(
+            f'<tr style="background:none">{cell}">{what}</td>{cell};white-space:nowrap">{MARKS[how]} {how}</td>'
+            f'{cell};width:100%"><b>{escape(here)}</b> · {escape(more)}</td></tr>'
+            for what, here, more, how in self.rows())
+        notes = "".join(f"<div>Note: {escape(note)}</div>" for note in self.notes)
+        return (f'<div style="font:13px/1.4 {FONT};max-width:{WIDTH}px"><b>This machine</b>&ensp;{escape(self.about)}'
+                f'<table style="border-collapse:collapse;font-size:inherit;color:inherit">{rows}</table>{notes}</div>')
 
 
 def discover() -> Machine:

@@ -16,8 +16,8 @@ look on so many ranks with a process group, without it in one process; `here=Tru
 nothing ends an answer that never does. `launch` may be another, and `unit` what it launches.
 `mistakes={sentence: function}`: the sentence is said where the answer does what this wrong function does.
 
-The solution is what is right, so tests/checks/test_references.py holds it against something else. The notebook has the
-stub in a cell tagged `exercise`, and the hints under the question.
+tests/checks/references holds solutions against something else. The notebook has the stub in a cell tagged `exercise`,
+and the hints under the question.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch.utils._pytree import tree_map_only
 
 from ..errors import CourseError, RankError
@@ -183,13 +184,10 @@ def _look_at(look: Look, reference: Callable, answer: Callable, tol: float, mist
 
 def _as_they_are(values: Iterator[tuple], mistaken: bool) -> Iterator[tuple]:
     """Values as they are now, since a weight goes on changing; a mistake's end where it raises."""
-
-    def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
     try:
         for words, value, *tol in values:
-            yield words, tree_map_only(torch.Tensor, as_it_is, value), *tol
+            value = tree_map_only(torch.Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), value)
+            yield words, value, *tol
     except Exception:
         if not mistaken:
             raise
@@ -197,8 +195,6 @@ def _as_they_are(values: Iterator[tuple], mistaken: bool) -> Iterator[tuple]:
 
 def _anywhere(different: Difference | None) -> bool:
     """Whether some rank found a difference; all ranks stop together."""
-    import torch.distributed as dist
-
     if not (dist.is_available() and dist.is_initialized()):
         return different is not None
     everyones = [False] * dist.get_world_size()

@@ -19,12 +19,6 @@ def shared_sum(n):
     return total.item()
 
 
-def everything_on_every_rank(n):
-    total = torch.tensor(sum(range(n)), device=pick())
-    dist.all_reduce(total)
-    return total.item()
-
-
 def added_before(call: Callable[[], object], n: int) -> int:
     """What all ranks together have added up before the one all-reduce of `call`; n(n - 1)/2 if it has no such one."""
     given, all_reduce = [], dist.all_reduce
@@ -44,8 +38,6 @@ def added_before(call: Callable[[], object], n: int) -> int:
 @exercise(shared_sum, ranks=(1, 2, 4), tol=0, mistakes={
     "this is the share of one rank; the shares of all have to be added up":
         lambda n: sum(range(dist.get_rank(), n, dist.get_world_size())),
-    "every rank adds all the numbers, and then the sum over the ranks counts each number once a rank":
-        everything_on_every_rank,
 })
 def _(answer: Callable) -> Iterator[tuple]:
     for n in (10, 5, 4, 2, 1, 0, 100_003):

@@ -51,8 +51,8 @@ def onto_old_ones(model, *given):
         return backward_in_pieces(model, *given)
 
 
-def in_full(model, loss_of, x, y, most, share=1.0):
-    return backward_in_pieces(model, lambda out, of: share * loss_of(out, of) * len(x) / len(out), x, y, most)
+def in_full(model, loss_of, x, y, most):
+    return backward_in_pieces(model, lambda out, of: loss_of(out, of) * len(x) / len(out), x, y, most)
 
 
 def network() -> nn.Module:
@@ -66,8 +66,6 @@ def network() -> nn.Module:
 @exercise(backward_in_pieces, mistakes={
     "the gradients that were there before are in it, too": onto_old_ones,
     "each piece's mean counts in full; its share is len(piece) / len(x)": in_full,
-    "all pieces count alike, and the last has fewer rows": lambda model, loss_of, x, y, most:
-        in_full(model, loss_of, x, y, most, share=1 / -(-len(x) // most)),
 })
 def _(answer: Callable) -> Iterator[tuple]:
     for shape, most, loss_of in (((10, 8), 4, cross_entropy), ((7, 8), 100, multi_margin_loss),

@@ -30,8 +30,6 @@ def first_level(batch, devices):
 
 @exercise(scatter, tol=0, mistakes={
     "a tuple or a dict inside another one has to be cut, too: scatter can call itself for each value": first_level,
-    "`tensor_split` makes parts of nearly the same size; `chunk` rounds up, and the last part is smaller":
-        lambda batch, devices: [part.to(d) for part, d in zip(batch.tensor_split(len(devices)), devices, strict=True)],
 })
 def _(answer: Callable) -> Iterator[tuple]:
     x, y, cpu = torch.arange(20.0).reshape(10, 2), torch.arange(10), [torch.device("cpu")] * 4

@@ -42,8 +42,6 @@ def forwards_first(rank, ranks, micro_batches):
 
 @exercise(write_1f1b, mistakes={
     "this rank does all its forwards before the first backward, as with GPipe": forwards_first,
-    "ranks wait as long as if each micro-batch went all the way there and back before the next one":
-        lambda rank, ranks, micro_batches: " ".join(f"F{micro} B{micro}" for micro in range(micro_batches)),
 })
 def _(answer: Callable) -> Iterator[tuple]:
     yield from played(answer, ((4, 8), (1, 2), (4, 2), (3, 1), (3, 7), (11, 4), (17, 20)), split=False)

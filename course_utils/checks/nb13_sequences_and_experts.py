@@ -50,8 +50,6 @@ def by_differences(out_a, lse_a, out_b, lse_b):
 
 
 @exercise(merge_outputs, mistakes={
-    "this is the mean of both outputs. A part counts by its share of the sum, e^lse":
-        lambda out_a, lse_a, out_b, lse_b: ((out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)),
     "(-inf) - (-inf) is nan, and so is 0 / 0; a query that saw nothing has the output 0": by_differences,
 })
 def _(answer: Callable) -> Iterator[tuple]:
@@ -111,8 +109,6 @@ def to_experts(x, chosen, weights, expert):
 
 
 @exercise(to_experts, ranks=(2, 3, 4), mistakes={
-    "every result counts alike here, and is to count times weights[i, j]":
-        lambda x, chosen, weights, expert: to_experts(x, chosen, weights * 0 + 1, expert),
     "none comes back to x. It is cut off by `detach`, or by `dist.all_to_all_single`, which autograd does not know; "
     "`all_to_all_single_autograd` is known to it":
         lambda x, chosen, weights, expert: to_experts(x.detach(), chosen, weights, expert),

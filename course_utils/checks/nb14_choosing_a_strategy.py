@@ -28,8 +28,6 @@ def data_first(rank, dp, tp, pp):
 
 @exercise(groups, mistakes={
     "here ranks run along `data` first; they are to run along `tensor` first, then `data`, then `pipeline`": data_first,
-    "a rank is in its own groups, too": lambda rank, *sizes: {
-        axis: [other for other in ranks if other != rank] for axis, ranks in groups(rank, *sizes).items()},
 })
 def _(answer: Callable) -> Iterator[tuple]:
     every = [(rank, dp, tp, pp) for dp, tp, pp in SHAPES for rank in range(dp * tp * pp)]
@@ -62,8 +60,6 @@ def largest_kind(model, cluster, devices, batch, most_sent):
 
 
 @exercise(within_budget, mistakes={
-    "as much as the fastest plan that fits sends, whatever the budget":
-        lambda model, cluster, devices, batch, _: planner.plans(model, cluster, devices=devices, batch=batch)[0].plan,
     "the budget is for the sum of all kinds of messages": largest_kind,
 })
 def _(answer: Callable) -> Iterator[tuple]:

@@ -47,10 +47,8 @@ class Steps:
         self.inputs: list[torch.Tensor] = []
         self.weights: list[torch.Tensor] = []
         self._depth = 0
-        self._hooks = [
-            register_module_forward_pre_hook(self._into),
-            register_module_forward_hook(self._out, always_call=True),
-        ]
+        out = register_module_forward_hook(self._out, always_call=True)
+        self._hooks = [register_module_forward_pre_hook(self._into), out]
         return self
 
     def __exit__(self, *error: object) -> None:

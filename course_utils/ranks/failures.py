@@ -18,6 +18,7 @@ GROUPS = ("distributed_c10d.py", "/distributed.py")  # torch's collectives, and 
 ENDS = {"SIGKILL": "was killed", "SIGSEGV": "crashed", "SIGBUS": "crashed", "SIGABRT": "crashed"}
 ADVICE = {
     "SIGKILL": "Where memory runs out, the system does this: use fewer ranks, a smaller model or smaller batches.",
+    "SIGABRT": "Compiled code gave up; on virtual cores, where one has not come to a collective for ten seconds.",
     "SIGBUS": "Often /dev/shm is full: use fewer DataLoader workers or smaller batches.",
 }
 

@@ -16,7 +16,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from course_utils import Span, Timeline, pictures, schedules, style
+from course_utils import Span, Timeline, discover, pictures, schedules, style
 from course_utils.checks.verdict import Verdict
 from course_utils.lessons import choosing, course_map
 from course_utils.pictures import curves
@@ -91,7 +91,7 @@ def pages() -> dict[str, str]:
         "map": path,
     }
     return ({kind: picture.html for kind, picture in drawn.items()} | frames
-            | {kind: verdict._repr_html_() for kind, verdict in verdicts.items()})
+            | {kind: verdict._repr_html_() for kind, verdict in verdicts.items()} | {"card": discover()._repr_html_()})
 
 
 def test_html_can_be_read_on_both_pages() -> None:
