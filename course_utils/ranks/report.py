@@ -22,7 +22,7 @@ from typing import Any
 
 import cloudpickle
 
-from ..errors import CourseError
+from ..errors import CourseError, Frame
 from ..pictures.live import as_float
 
 SEND_EVERY = 0.1  # seconds; metrics travel in batches, so that a report costs a step microseconds
@@ -113,13 +113,20 @@ def watch(session: Session, thread: int) -> None:
         try:
             session.flush()
             if tick % AT_EVERY == 0:
-                frame = sys._current_frames().get(thread)  # in Python or in a call that waits; innermost first
-                stack = traceback.walk_stack(frame) if frame else ()
-                at = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in stack]
-                session.send("at", at, time.process_time())
+                session.send("at", _where(thread), time.process_time())
         except OSError:
             break
     os.killpg(0, signal.SIGKILL)
+
+
+def _where(thread: int) -> list[Frame]:
+    """Where this thread is, in Python or in a call that waits; innermost first.
+
+    A function of its own, because a frame that somebody still knows keeps its tensors: memory, and on virtual cores
+    programs of another core's shape, which never meet.
+    """
+    frame = sys._current_frames().get(thread)
+    return [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)] if frame else []
 
 
 class Pickler(cloudpickle.CloudPickler):

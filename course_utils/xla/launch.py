@@ -14,7 +14,6 @@ from ..pictures.live import LivePlot
 from ..ranks.crew import Crew
 from ..ranks.launch import check_call, make_task
 from ..ranks.run import Run
-from ..ranks.server import warm_up
 from . import core
 
 VIRTUAL_CORES, MOST_CORES = 8, 64  # eight: as many as a v5e-8, v6e-8 or v3-8 has
@@ -34,7 +33,6 @@ def setup(device: str | None = None) -> None:
     if _choose_device() == "TPU":  # which is left alone: `launch` needs it free
         where = f"the TPU, {_tpu_cores()} cores"
     else:
-        warm_up()  # beside the imports here
         import torch_xla
 
         torch_xla.device()

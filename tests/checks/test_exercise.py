@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -13,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils import CourseError, check, launch
+from course_utils import check, launch
 from course_utils.checks.compare import AtMost, difference
 from course_utils.checks.exercise import Exercise, exercise, found
 
@@ -169,13 +168,6 @@ def test_the_solution_is_printed(shares, capsys):
     assert "return [len(range(rows)" in capsys.readouterr().out
 
 
-def test_an_unknown_name_lists_near_ones(shares):
-    with pytest.raises(CourseError, match=r"no exercise check\.shares\. Did you mean check.share"):
-        check.shares  # noqa: B018
-    assert not hasattr(check, "_repr_html_")
-    assert "share" in dir(check)
-
-
 def test_html_escapes_and_holds_no_fixed_background(shares):
     html = shares(lambda rows, devices: ["<script>alert(1)</script>"])._repr_html_()
     assert "<script>" not in html
@@ -233,11 +225,6 @@ def test_equal_values():
         (torch.tensor([-torch.inf, torch.nan]), torch.tensor([-torch.inf, torch.nan])),
     ]:
         assert difference(a, b, 1e-5) is None, (a, b)
-
-
-def test_importing_the_checks_imports_no_torch():
-    code = "import sys, course_utils.checks; assert not {'torch', 'numpy', 'IPython'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
 def test_an_answer_that_is_looked_at_here_is_told_alike():

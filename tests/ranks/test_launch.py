@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
+import weakref
 
 import pytest
 import torch
@@ -35,6 +37,15 @@ def test_a_function_may_set_what_torch_backends_hold():
         return torch.backends.cudnn.benchmark
 
     assert launch(tune, ranks=2).results == [True, True]
+
+
+def test_what_a_function_held_is_freed_although_it_was_looked_at():
+    def hold():
+        tensor = torch.ones(1)
+        time.sleep(1.2)  # twice a second a rank says in which function it is
+        return weakref.ref(tensor)
+
+    assert launch(lambda: hold()() is None, ranks=1).results == [True]
 
 
 def test_metrics_spans_and_prints_of_every_rank(capsys):
