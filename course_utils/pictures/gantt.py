@@ -65,8 +65,8 @@ def finding(timeline: Timeline) -> str:
     for s in timeline.spans:
         takes[s.role if s.role != "other" else s.name] += s.seconds * (s.role != "idle")
     (first, most), *_ = takes.most_common(1)
-    share = most / (len(timeline.ranks) * timeline.seconds)
-    return f"{first.capitalize()} takes {share:.0%} of the time, ranks wait {timeline.idle():.0%} of it"
+    waits = f", ranks wait {timeline.idle():.0%} of it" if timeline.idle() >= 0.1 else ""
+    return f"{first.capitalize()} takes {most / (len(timeline.ranks) * timeline.seconds):.0%} of the time{waits}"
 
 
 def _pipeline(timeline: Timeline) -> list[Box]:
