@@ -232,8 +232,10 @@ def test_an_answer_that_is_looked_at_here_is_told_alike():
     def it(answer):
         yield "rounded_down(7, 2)", answer(7, 2)
 
+    lock = threading.Lock()
     assert isinstance(it, Exercise)
     assert it(rounded_down)
+    assert it(lambda rows, devices: lock and rounded_down(rows, devices))  # nothing is sent
     verdict = it(lambda rows, devices: [1 // 0])
     assert verdict.text.startswith("rounded_down(7, 2): It raised ZeroDivisionError")
     found.pop("rounded_down")
