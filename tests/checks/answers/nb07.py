@@ -167,6 +167,6 @@ WRONG = {
     "train_in_pieces": [divides_the_rate, accumulate(clear=False), accumulate(alone=lambda i, n: False),
                         empties_the_list],
     "train_and_save": [saved(wait=lambda: None), saved(before=dist.barrier, wait=lambda: None),
-                       saved(wait=lambda: time.sleep(0.2)),
+                       saved(wait=lambda: time.sleep(3)),
                        saved(lambda model, path: torch.save(model.state_dict(), path))],
 }
