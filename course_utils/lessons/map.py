@@ -16,19 +16,17 @@ NEEDS = {"tensors_and_devices": "a device", "one_device": "a device", "memory": 
 
 def course_map() -> Picture:
     """The course's notebooks in this folder, each with a link, and what is native and what virtual here."""
-    machine, rows, links = discover(), [], {}
+    machine, rows = discover(), []
     for file in sorted(Path().glob("[0-9][0-9]_*.ipynb")):
         notebook = json.loads(file.read_text(encoding="utf-8"))
         first = FIRST_CELL.match("".join(notebook["cells"][0]["source"]))
         if first:  # else a notebook of the reader's own
             xla = notebook["metadata"]["kernelspec"]["name"] == "xla"
             here, how = _runs(machine, "XLA" if xla else NEEDS.get(file.stem[3:], "ranks"))
-            rows.append((file.name[:2], *first.groups(), f"{MARKS[how]} {how}: {here}"))
-            links[escape(first[1])] = file.name
-    page = table(rows, ["", "notebook", "takes", "roads", "here"])
-    for title, name in links.items():
-        page.html = page.html.replace(f">{title}<", f'><a href="{name}">{title}</a><')
-    return page
+            title, *more = first.groups()
+            link = Picture(f'<a href="{file.name}">{escape(title)}</a>', title)
+            rows.append((file.name[:2], link, *more, f"{MARKS[how]} {how}: {here}"))
+    return table(rows, ["", "notebook", "takes", "roads", "here"])
 
 
 def _runs(machine: Machine, need: str) -> tuple[str, str]:

@@ -25,18 +25,19 @@ def bars(values: Mapping[str, float], *, title: str = "", unit: str = "") -> Pic
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[object], *, title: str = "") -> Picture:
-    """A plain table; numbers are shortened and stand right. Its repr is the same table as text."""
+    """A plain table; numbers stand right, shortened; a cell may be a `Picture`. Its repr is the same table as text."""
     rows, head = [*rows], [*map(str, header)]
     cells = [[style.number(cell) if isinstance(cell, float) else f"{cell:,}" if type(cell) is int else str(cell)
               for cell in row] for row in rows]
     right = [any(isinstance(row[i], (int, float)) for row in rows) for i in range(len(head))]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     page, said = [], [title] * bool(title)
-    for texts in (head, *cells):
+    for row, texts in zip((head, *rows), (head, *cells), strict=True):
         tag, drawn, line = "th" if texts is head else "td", "", []
-        for text, numbers, width in zip(texts, right, widths, strict=True):
+        for cell, text, numbers, width in zip(row, texts, right, widths, strict=True):
+            shown = cell.html if isinstance(cell, Picture) else html.escape(text)
             look = "padding:3px 12px;border-bottom:1px solid rgba(128,128,128,.35);text-align"
-            drawn += f'<{tag} style="{look}:{"right" if numbers else "left"}">{html.escape(text)}</{tag}>'
+            drawn += f'<{tag} style="{look}:{"right" if numbers else "left"}">{shown}</{tag}>'
             line.append(text.rjust(width) if numbers else text.ljust(width))
         page.append(f"<tr>{drawn}</tr>")
         said.append("  ".join(line).rstrip())
