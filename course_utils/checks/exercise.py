@@ -39,7 +39,7 @@ from ..errors import CourseError, RankError
 from ..ranks.failures import Failure, failed
 from ..ranks.launch import launch
 from ..ranks.rank import describe
-from ..ranks.report import dumps
+from ..ranks.report import CannotBeSent
 from ..ranks.run import Run
 from .compare import Difference, difference
 from .learner import called_otherwise, is_stub, unfinished
@@ -108,11 +108,6 @@ class Exercise:
         if words := called_otherwise(self.published, answer):
             return Verdict(name, "wrong", words)
         try:
-            if not self.here:
-                dumps(answer, "It uses what no other process can get; make it inside the function")
-        except CourseError as error:
-            return Verdict(name, "wrong", f"{error}.")
-        try:
             for ranks in self.ranks or (1,):
                 by_rank = self._seen(self.published, answer, ranks)
                 rank, seen = min(enumerate(by_rank), key=lambda one: (one[1].same, one[1].different is None))
@@ -120,6 +115,9 @@ class Exercise:
                     break
             else:
                 return Verdict(name, "solved", seen.words)
+        except CannotBeSent as error:
+            why = f"It uses what no other process can get; make it inside the function: {error.why}."
+            return Verdict(name, "wrong", why)
         except RankError as error:
             return self._wrong(answer, _in_words(error, self.ranks))
         if all(one.nothing for one in by_rank):

@@ -145,11 +145,19 @@ class Pickler(cloudpickle.CloudPickler):
         return super().reducer_override(value)
 
 
+class CannotBeSent(CourseError):
+    """A function or a value that no other process can get; `why`, in the words of who pickles."""
+
+    def __init__(self, refusal: str, why: Exception) -> None:
+        super().__init__(f"{refusal}: {why}")
+        self.why = why
+
+
 def dumps(value: object, refusal: str) -> bytes:
-    """`value`, with what cells define, as bytes for `pickle.loads`; else a CourseError that begins with `refusal`."""
+    """`value`, with what cells define, as bytes for `pickle.loads`; else a CannotBeSent that begins with `refusal`."""
     file = io.BytesIO()
     try:
         Pickler(file).dump(value)
     except Exception as error:
-        raise CourseError(f"{refusal}: {error}") from None
+        raise CannotBeSent(refusal, error) from None
     return file.getvalue()
