@@ -96,7 +96,8 @@ class Meter(Alive):
         self._fixed: dict[str, tuple[int, int]] = {}  # kind -> how many tensors, bytes
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        made = super().__torch_dispatch__(operation, types, args, kwargs)
+        if (made := super().__torch_dispatch__(operation, types, args, kwargs)) is NotImplemented:
+            return made  # nothing was counted
         for kind, group in tensors(self._parameters, self.optimizer).items():
             if len(group) != self._fixed.get(kind, (-1, 0))[0]:
                 self._fixed[kind] = len(group), held(group)

@@ -65,7 +65,7 @@ def finding(timeline: Timeline) -> str:
     for s in timeline.spans:
         takes[s.role if s.role != "other" else s.name] += s.seconds * (s.role != "idle")
     (first, most), *_ = takes.most_common(1)
-    waits = f", ranks wait {timeline.idle():.0%} of it" if timeline.idle() >= 0.1 else ""
+    waits = f", ranks wait {idle:.0%} of it" if (idle := timeline.idle()) >= 0.1 else ""
     return f"{first.capitalize()} takes {most / (len(timeline.ranks) * timeline.seconds):.0%} of the time{waits}"
 
 
