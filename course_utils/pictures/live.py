@@ -1,4 +1,4 @@
-"""Curves that grow while the loop runs, drawn in at most two percent of one core's time, kept as a PNG at the end."""
+"""Curves that grow while the loop runs, drawn in at most 1.5 % of one core's time, kept as a PNG at the end."""
 
 import base64
 import contextlib
@@ -21,7 +21,7 @@ from .picture import Picture
 from .screen import Place, place_of, shell
 
 SHORTEST = 0.25  # seconds between two frames
-SHARE = 0.02  # of one core's time that drawing may take
+SHARE = 0.015  # of one core's time that drawing may take
 
 
 def as_float(value: Any) -> float:
