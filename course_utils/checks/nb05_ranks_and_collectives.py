@@ -58,8 +58,8 @@ def _(answer: Callable) -> Iterator[tuple]:
         tensor = numbers(length)
         with Messages() as messages:
             answer(tensor)
-        yield f"{length} numbers: the collectives that it calls, where messages are asked for", messages.collectives
         yield f"{length} numbers: the tensor", tensor
+        yield f"{length} numbers: the collectives that it calls, where messages are asked for", messages.collectives
         yield f"{length} numbers: the ranks that it sends to, in this ring", messages.to
         most = 2 * (p - 1) * -(-length // p)
         yield f"{length} numbers: those that it sends, of 2(p - 1) chunks", AtMost(messages.numbers, most)
