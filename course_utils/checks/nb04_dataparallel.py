@@ -9,38 +9,38 @@ from .exercise import exercise
 
 
 def scatter(batch, devices):
-    """One part of `batch` for each device that gets one: tensors by rows, tuples and dicts by value, the rest as is."""
+    """One part of `batch` for each device that gets one: tensors by rows, containers by value, the rest as it is."""
     if isinstance(batch, torch.Tensor):
         return [part.to(device) for part, device in zip(batch.chunk(len(devices)), devices, strict=False)]
     if isinstance(batch, dict):
         return [dict(zip(batch, values, strict=True)) for values in scatter(tuple(batch.values()), devices)]
-    if isinstance(batch, tuple):
-        return list(zip(*(scatter(value, devices) for value in batch), strict=False))
+    if isinstance(batch, (tuple, list)):
+        return [type(batch)(part) for part in zip(*(scatter(value, devices) for value in batch), strict=False)]
     return [batch] * len(devices)
 
 
 def first_level(batch, devices):
-    def of_one(value):
-        return scatter(value, devices) if torch.is_tensor(value) else [value] * len(devices)
-
-    if isinstance(batch, dict):
-        return [dict(zip(batch, values, strict=True)) for values in first_level(tuple(batch.values()), devices)]
-    return list(zip(*map(of_one, batch), strict=False)) if isinstance(batch, tuple) else of_one(batch)
+    if not isinstance(batch, (dict, tuple, list)):
+        return scatter(batch, devices)
+    values = batch.values() if isinstance(batch, dict) else batch
+    columns = [scatter(value, devices) if torch.is_tensor(value) else [value] * len(devices) for value in values]
+    rows = zip(*columns, strict=False)
+    return [dict(zip(batch, row, strict=True)) if isinstance(batch, dict) else type(batch)(row) for row in rows]
 
 
 @exercise(scatter, tol=0, mistakes={
-    "a tuple or a dict inside another one has to be cut, too: scatter can call itself for each value": first_level,
+    "a container inside another one has to be cut, too: scatter can call itself for each value": first_level,
 })
 def _(answer: Callable) -> Iterator[tuple]:
     x, y, cpu = torch.arange(20.0).reshape(10, 2), torch.arange(10), [torch.device("cpu")] * 4
     other = {"x": x, "off": False, "name": "digits", "none": None, "zero": 0, "empty": "", "list": [x]}
     for words, batch, devices in (
         ("a tensor of 10 rows, 4 devices", x, cpu),
-        ("[labels, 1], 3 devices", [y, 1], cpu[:3]),
+        ("[rows, labels, 1], 3 devices", [x, y, 1], cpu[:3]),
         ("{'scale': 0.5, 'x': 5 images}, 4 devices", {"scale": 0.5, "x": torch.arange(60.0).reshape(5, 3, 4)}, cpu),
         ("(rows, {'y': labels}, (labels, 0, None)), 3 devices", (x, {"y": y}, (y, 0, None)), cpu[:3]),
-        ("{'inner': {'y': (labels,)}, 'x': rows}, 4 devices", {"inner": {"y": (y,)}, "x": x}, cpu),
-        ('a dict with texts, False, None and a list, ["cpu", "meta"]', other, ["cpu", "meta"]),
+        ("{'inner': {'y': (labels, [labels])}, 'x': rows}, 4 devices", {"inner": {"y": (y, [y])}, "x": x}, cpu),
+        ('a dict with texts, False, None and a list of rows, ["cpu", "meta"]', other, ["cpu", "meta"]),
     ):
         given = list(devices)
         parts = answer(batch, given)
@@ -53,7 +53,7 @@ def _(answer: Callable) -> Iterator[tuple]:
     yield "scatter of a dict with tensors that need a gradient", parts
     sum(i * part["w"].sum() + i * part["pair"][0].sum() for i, part in enumerate(parts, 1)).backward()
     yield "the gradients that come back to them", [w.grad, v.grad]
-    yield "", "Tensors by rows, tuples and dicts value by value, everything else to every device."
+    yield "", "Tensors by rows, tuples, lists and dicts value by value, everything else to every device."
 
 
 def gather(outputs, device):
@@ -88,4 +88,4 @@ def _(answer: Callable) -> Iterator[tuple]:
     yield "gather of losses, rows and dicts that need a gradient", found
     sum(vector.cumsum(0).sum() for vector in found).backward()  # each row has another gradient
     yield "the gradients that come back to them", [leaf.grad for leaf in leaves]
-    yield "", "A loss for each replica comes back as a vector: take its mean before `backward()`."
+    yield "", "A loss for each replica comes back as a vector: weigh each by its rows before `backward()`."

@@ -7,7 +7,7 @@ from course_utils.checks.nb04_dataparallel import scatter
 
 
 def by_leaf(batch, devices):
-    leaves, spec = _pytree.tree_flatten(batch, is_leaf=lambda value: not isinstance(value, (tuple, dict)))
+    leaves, spec = _pytree.tree_flatten(batch, is_leaf=lambda value: not isinstance(value, (tuple, list, dict)))
     columns = [
         [part.to(d) for part, d in zip(leaf.split(-(-len(leaf) // len(devices))), devices, strict=False)]
         if torch.is_tensor(leaf) else [leaf] * len(devices) for leaf in leaves
@@ -15,14 +15,14 @@ def by_leaf(batch, devices):
     return tuple(_pytree.tree_unflatten(row, spec) for row in zip(*columns, strict=False))
 
 
-def of_tensors(cut, containers=(tuple, dict)):
+def of_tensors(cut, containers=(tuple, list, dict)):
     """A scatter with its own way to cut a tensor; these containers are taken apart."""
 
     def scatter(batch, devices):
         if isinstance(batch, containers):
             values = batch.values() if isinstance(batch, dict) else batch
             rows = zip(*(scatter(value, devices) for value in values), strict=False)
-            return [dict(zip(batch, row, strict=True)) if isinstance(batch, dict) else row for row in rows]
+            return [dict(zip(batch, row, strict=True)) if isinstance(batch, dict) else type(batch)(row) for row in rows]
         return cut(batch, devices) if torch.is_tensor(batch) else [batch] * len(devices)
 
     return scatter
@@ -76,7 +76,7 @@ WRONG = {
     "scatter": [
         of_tensors(lambda batch, devices: [
             part.detach().requires_grad_(batch.requires_grad) for part in by_rows(batch, devices)]),
-        of_tensors(by_rows, (tuple, dict, list)), of_tensors(lambda batch, devices: batch.chunk(len(devices))),
+        of_tensors(by_rows, (tuple, dict)), of_tensors(lambda batch, devices: batch.chunk(len(devices))),
         of_tensors(lambda batch, devices: [part.to(devices.pop(0)) for part in batch.chunk(len(devices))]), in_place,
     ],
     "gather": [
