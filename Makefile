@@ -118,6 +118,7 @@ browser: course
 	$(BIN)/python -m pip install -q -c requirements.txt -r tests/browser/requirements.txt && \
 	$(BIN)/python -m pytest tests/browser
 
+# Outputs are made on a machine at rest: execute.py refuses on another, and a run that contradicts its notebook's claims.
 notebooks: env
 	$(BIN)/python tools/execute.py $(if $(ONLY),$(ONLY:%=notebooks/%.ipynb),$(sort $(wildcard notebooks/*.ipynb)))
 site: course

@@ -1,14 +1,19 @@
 """Runs notebooks from top to bottom, each on its kernel, and saves their outputs: `make notebooks ONLY=06_ddp`.
 
-Where a cell tagged `nbval-check-output` prints something else than before, nothing is saved; `--accept` saves it.
+Where a cell tagged `nbval-check-output` prints something else than before, nothing is saved; `--accept` saves it. Nor
+is it where a cell tagged `claim` prints a line that ends in False, or none in True, or where the machine had other work
+before or meanwhile; `--wait` waits for rest before each notebook.
 """
 
 import os
 import sys
+import time
+from contextlib import suppress
 from difflib import unified_diff
 from pathlib import Path
 
 import nbformat
+import psutil
 from nbclient import NotebookClient
 
 CONTROLS = "application/vnd.jupyter.widget-view+json"  # dead without their kernel; their text says what they are
@@ -21,12 +26,51 @@ def checked(page: nbformat.NotebookNode) -> list[str]:
     return "".join(out.get("text") or out.get("data", {}).get("text/plain", "") + "\n" for out in outs).splitlines()
 
 
-def execute(path: Path, accept: bool = False) -> str:
-    """Run a notebook and save it, or return what its checked outputs differ in. Raises what a cell raises."""
+def unkept(page: nbformat.NotebookNode) -> list[str]:
+    """The claims that are False, and the cells tagged `claim` in which none is True."""
+    wrong = []
+    for cell in (cell for cell in page.cells if "claim" in cell.metadata.get("tags", [])):
+        lines = "".join(out.get("text", "") for out in cell.outputs).splitlines()
+        kept = any(line.endswith("True") for line in lines)
+        wrong += [line for line in lines if line.endswith("False")] or [f"No claim is True: {cell.source}"][kept:]
+    return wrong
+
+
+def used() -> list[float]:
+    """Seconds so far: of the clock, of CPU that others used, of CPU that other machines on this host took."""
+    cpu, own, me = psutil.cpu_times(), 0.0, psutil.Process()
+    for process in [me, *me.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            own += sum(process.cpu_times()[:4])  # with the children that ended
+    return [time.monotonic(), cpu.user + cpu.nice + cpu.system - own, getattr(cpu, "steal", 0.0)]
+
+
+def unrest(since: list[float]) -> str:
+    """What kept this machine busy since then, in per cent of all cores; "" where it was at rest."""
+    cores = psutil.cpu_count()
+    seconds, others, stolen = (now - then for now, then in zip(used(), since, strict=True))
+    others, stolen = others / seconds / cores, stolen / seconds / cores
+    load = psutil.getloadavg()[0] / cores
+    saw = f"other programs used {others:.0%} of the CPU, {stolen:.0%} was stolen; load average {load:.1f} a core"
+    return f"Not at rest in {seconds:.0f} s: {saw}." if others > 0.1 or stolen > 0.02 else ""
+
+
+def execute(path: Path, accept: bool = False, wait: bool = False, watch: float = 3.0) -> str:
+    """Run a notebook and save it, or return why it is not saved. Raises what a cell raises."""
     print(path.name, flush=True)
+    while True:
+        since = used()
+        time.sleep(watch)
+        if not (busy := unrest(since)) or not wait:
+            break
     before, page = nbformat.read(path, 4), nbformat.read(path, 4)
     here = {"metadata": {"path": path.parent}}
-    NotebookClient(page, timeout=600, record_timing=False, store_widget_state=False, resources=here).execute()
+    since, wrong = used(), [busy]
+    client = NotebookClient(page, timeout=600, record_timing=False, store_widget_state=False, resources=here)
+    client.on_notebook_complete = lambda notebook: wrong.append(unrest(since))  # its processes are all there
+    client.execute()
+    if wrong := "\n".join(filter(None, [*wrong, *unkept(page)])):
+        return f"{path.name}\n{wrong}\nNot saved."
     difference = "\n".join(unified_diff(checked(before), checked(page), f"{path.name}, saved", "now", lineterm=""))
     if difference and not accept:
         return f"{difference}\nNot saved. --accept saves the new outputs."
@@ -39,5 +83,6 @@ def execute(path: Path, accept: bool = False) -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("COURSE_BOARD", "0")  # a board then shows this notebook's own runs alone
-    names = [word for word in sys.argv[1:] if word != "--accept"]
-    sys.exit("\n".join(filter(None, [execute(Path(name), "--accept" in sys.argv) for name in names])) or None)
+    names, flags = [word for word in sys.argv[1:] if word[:2] != "--"], {"--accept", "--wait"} & set(sys.argv)
+    said = [execute(Path(name), "--accept" in flags, "--wait" in flags) for name in names]
+    sys.exit("\n".join(filter(None, said)) or None)
