@@ -1,4 +1,4 @@
-"""Exercises of notebook 06, looked at on two and three real ranks: equal replicas, a DDP by hand."""
+"""The exercise of notebook 06, looked at on two and three real ranks: a DDP by hand."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,48 +10,6 @@ from ..machine import pick
 from ..ranks.traffic import Traffic
 from .compare import AtMost
 from .exercise import exercise
-from .probes import weights
-
-
-def replicas_equal(model):
-    """True on every rank, or False on every rank."""
-    mine = torch.cat([p.detach().flatten() for p in model.parameters()])
-    everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyones, mine)
-    return all(torch.equal(theirs, everyones[0]) for theirs in everyones)
-
-
-CASES = {  # the rank that has other weights; which; what they are
-    "equal replicas, with other buffers and gradients": (0, slice(0), torch.clone),
-    "one weight of the last rank is the next larger number": (-1, slice(400, 401), lambda w: torch.nextafter(w, w + 1)),
-    "two weights of rank 1 have changed places": (1, slice(400, 402), lambda w: w.flip(0)),
-    "only a frozen weight of rank 0 is another": (0, slice(5, 6), lambda w: w + 1),
-}
-
-
-def replica(rank: int, which: slice, others: Callable[[Tensor], Tensor]) -> nn.Sequential:
-    """This rank's model: frozen parameters, trained ones, a buffer; these weights are others on that rank."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 24), nn.BatchNorm1d(24), nn.Linear(24, 9)).to(pick())
-    flat = weights(model)
-    if dist.get_rank() == rank % dist.get_world_size():
-        flat[which] = others(flat[which])
-    nn.utils.vector_to_parameters(flat, model.parameters())
-    model[0].requires_grad_(False)
-    model[1].running_mean += dist.get_rank()
-    model[2].bias.grad = torch.full_like(model[2].bias, dist.get_rank() + 1.0)
-    return model
-
-
-@exercise(replicas_equal, ranks=(3, 2))
-def _(answer: Callable) -> Iterator[tuple]:
-    for case, other in CASES.items():
-        model = replica(*other)
-        equal = answer(model)
-        yield f"{case}, the answer", equal if equal is None else bool(equal)
-        after = {**model.state_dict(), "a gradient": model[2].bias.grad, "training": model.training}
-        yield f"{case}, the model afterwards, which was not to change", after
-    yield "", "Right in four cases on three ranks and on two, and all ranks agree."
 
 
 def hand_ddp(model):

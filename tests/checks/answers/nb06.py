@@ -4,39 +4,9 @@ import torch
 import torch.distributed as dist
 
 
-def flat(model):
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
-def reduced(tensor, op=dist.ReduceOp.SUM):
-    dist.all_reduce(tensor, op)
+def reduced(tensor):
+    dist.all_reduce(tensor)
     return tensor
-
-
-def least_and_most(model):
-    return (reduced(flat(model), dist.ReduceOp.MIN) == reduced(flat(model), dist.ReduceOp.MAX)).all()  # a 0-d tensor
-
-
-def of_all(what):
-    """Is what it takes of a model equal on all ranks?"""
-
-    def replicas_equal(model):
-        everyones = [None] * dist.get_world_size()
-        dist.all_gather_object(everyones, what(model).tolist())
-        return everyones.count(everyones[0]) == len(everyones)
-
-    return replicas_equal
-
-
-def each_against_rank_0(model):
-    first = flat(model)
-    dist.broadcast(first, src=0)
-    return first.equal(flat(model))
-
-
-def is_the_mean(model):
-    apart = (reduced(flat(model)) / dist.get_world_size() != flat(model)).sum()
-    return reduced(apart).item() == 0
 
 
 def trained(model):
@@ -80,12 +50,9 @@ def at_the_end_of_backward(model):
 
 
 RIGHT = {
-    "replicas_equal": [of_all(flat), least_and_most],
     "hand_ddp": [hooked(), at_the_end_of_backward],
 }
 WRONG = {
-    "replicas_equal": [of_all(lambda model: flat(model).sort().values), is_the_mean,
-                       each_against_rank_0, of_all(lambda model: model.zero_grad() or flat(model))],
     "hand_ddp": [hooked(start=lambda model: model.parameters()), hooked(send=a_message_each),
                  hooked(send=lambda parameters: averaged(parameters, ranks=lambda: 1)),
                  hooked(is_last=lambda mine: all(p.grad is not None for p in mine))],
