@@ -5,6 +5,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pickle import UnpicklingError
 from typing import Any, Self
 
 import torch
@@ -84,7 +85,10 @@ class Files:
 
     def load(self, file: Any, *more: Any, **options: Any) -> Any:
         self.loads += not isinstance(file, io.BytesIO)
-        return self._load(file, *more, **options)
+        try:
+            return self._load(file, *more, **options)
+        except (EOFError, OSError, RuntimeError, UnpicklingError) as error:
+            raise RuntimeError("this rank read a file that was not there, or not written to its end") from error
 
 
 @exercise(train_and_save, ranks=(3,))
