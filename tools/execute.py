@@ -2,13 +2,11 @@
 
 Where a cell tagged `nbval-check-output` prints something else than before, nothing is saved; `--accept` saves it. Nor
 is it where a cell tagged `claim` prints a line that ends in False, or none in True, or where the machine had other work
-before or meanwhile; `--wait` waits for rest before each notebook.
+before or afterwards; `--wait` waits for rest before each notebook.
 """
 
 import os
 import sys
-import time
-from contextlib import suppress
 from difflib import unified_diff
 from pathlib import Path
 
@@ -36,40 +34,24 @@ def unkept(page: nbformat.NotebookNode) -> list[str]:
     return wrong
 
 
-def used() -> list[float]:
-    """Seconds so far: of the clock, of CPU that others used, of CPU that other machines on this host took."""
-    cpu, own, me = psutil.cpu_times(), 0.0, psutil.Process()
-    for process in [me, *me.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):
-            own += sum(process.cpu_times()[:4])  # with the children that ended
-    return [time.monotonic(), cpu.user + cpu.nice + cpu.system - own, getattr(cpu, "steal", 0.0)]
+def unrest(wait: bool = False) -> str:
+    """What keeps this machine busy, in two seconds in which this process does nothing; "" where it is at rest."""
+    while (busy := 100 - (now := psutil.cpu_times_percent(2)).idle) > 10 and wait:
+        pass
+    return f"Not at rest: {busy:.0f} % of the CPU was used, {getattr(now, 'steal', 0):.0f} % stolen." * (busy > 10)
 
 
-def unrest(since: list[float]) -> str:
-    """What kept this machine busy since then, in per cent of all cores; "" where it was at rest."""
-    cores = psutil.cpu_count()
-    seconds, others, stolen = (now - then for now, then in zip(used(), since, strict=True))
-    others, stolen = others / seconds / cores, stolen / seconds / cores
-    load = psutil.getloadavg()[0] / cores
-    saw = f"other programs used {others:.0%} of the CPU, {stolen:.0%} was stolen; load average {load:.1f} a core"
-    return f"Not at rest in {seconds:.0f} s: {saw}." if others > 0.1 or stolen > 0.02 else ""
-
-
-def execute(path: Path, accept: bool = False, wait: bool = False, watch: float = 3.0) -> str:
+def execute(path: Path, accept: bool = False, wait: bool = False) -> str:
     """Run a notebook and save it, or return why it is not saved. Raises what a cell raises."""
     print(path.name, flush=True)
-    while True:
-        since = used()
-        time.sleep(watch)
-        if not (busy := unrest(since)) or not wait:
-            break
     before, page = nbformat.read(path, 4), nbformat.read(path, 4)
     here = {"metadata": {"path": path.parent}}
-    since, wrong = used(), [busy]
-    client = NotebookClient(page, timeout=600, record_timing=False, store_widget_state=False, resources=here)
-    client.on_notebook_complete = lambda notebook: wrong.append(unrest(since))  # its processes are all there
-    client.execute()
-    if wrong := "\n".join(filter(None, [*wrong, *unkept(page)])):
+    wrong, since = [unrest(wait)], psutil.cpu_times()
+    NotebookClient(page, timeout=600, record_timing=False, store_widget_state=False, resources=here).execute()
+    used = [now - then for now, then in zip(psutil.cpu_times(), since, strict=True)]
+    if (stolen := getattr(type(since)(*used), "steal", 0) / sum(used)) > 0.02:
+        wrong.append(f"{stolen:.0%} of the CPU time was stolen meanwhile.")
+    if wrong := "\n".join(filter(None, [*wrong, unrest(), *unkept(page)])):
         return f"{path.name}\n{wrong}\nNot saved."
     difference = "\n".join(unified_diff(checked(before), checked(page), f"{path.name}, saved", "now", lineterm=""))
     if difference and not accept:

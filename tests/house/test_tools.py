@@ -1,9 +1,8 @@
 """What contributors run: notebooks executed again, drift refused; the repository's address written and taken out."""
 
 import shutil
-import subprocess
-import sys
-import time
+from collections import namedtuple
+from itertools import count
 from pathlib import Path
 
 import nbformat
@@ -13,15 +12,21 @@ from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 
 from tools import badges
-from tools.execute import CONTROLS, execute, unrest, used
+from tools.execute import CONTROLS, execute
 
 ROOT = Path(__file__).parents[2]
 REPO = "jane/one-to-many"
+Times = namedtuple("Times", "user idle steal")
 
 
 @pytest.fixture(autouse=True)
-def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.execute.unrest", lambda since: "")
+def idle(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The per cent of the CPU that the next looks find idle; then all of it."""
+    looks: list[float] = []
+    clock = count()
+    monkeypatch.setattr(psutil, "cpu_times_percent", lambda _: Times(0, looks.pop(0) if looks else 100, 0))
+    monkeypatch.setattr(psutil, "cpu_times", lambda: Times(0, next(clock), 0))
+    return looks
 
 
 def saved(folder: Path, source: str, tag: str = "nbval-check-output") -> Path:
@@ -34,47 +39,40 @@ def saved(folder: Path, source: str, tag: str = "nbval-check-output") -> Path:
 def test_drift_and_errors_are_refused_until_drift_is_accepted(tmp_path: Path) -> None:
     path = saved(tmp_path, "import ipywidgets\nprint(6 * 7)\nipywidgets.IntSlider()")
     before = path.read_text()
-    assert "+42" in execute(path, watch=0.1)
+    assert "+42" in execute(path)
     assert path.read_text() == before
-    assert execute(path, accept=True, watch=0.1) == ""
-    assert execute(path, watch=0.1) == "", "and now it is what is saved"
+    assert execute(path, accept=True) == ""
+    assert execute(path) == "", "and now it is what is saved"
     printed, slider = nbformat.read(path, 4).cells[0].outputs
     assert printed.text == "42\n"
     assert slider.data.keys() == {"text/plain"}
     assert CONTROLS not in path.read_text()
     saved(tmp_path, "1 / 0")
     with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
-        execute(path, accept=True, watch=0.1)
+        execute(path, accept=True)
     assert not nbformat.read(path, 4).cells[0].outputs
 
 
 def test_a_claim_must_be_true(tmp_path: Path) -> None:
     for source, said in ("print('a: True')", ""), ("print(True, '\\nb: False')", "b: False"), ("1", "No claim is True"):
         path = saved(tmp_path, source, "claim")
-        assert said in (why := execute(path, watch=0.1))
+        assert said in (why := execute(path))
         assert bool(nbformat.read(path, 4).cells[0].outputs) == (not said) == (not why)
 
 
-def test_a_machine_with_other_work_is_refused_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, saw = saved(tmp_path, "1", "free"), iter(["others", "others", "", "others", "", "", "others", ""])
-    monkeypatch.setattr("tools.execute.unrest", lambda since: next(saw))
-    assert "others" in execute(path, wait=True, watch=0.1), "they came while it ran"
-    assert execute(path, wait=True, watch=0.1) == ""
-    assert "others" in execute(path, watch=0.1), "they were there before"
-
-
-def test_other_work_is_told_from_own_and_stolen_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    others, times = used()[1], psutil.cpu_times()
-    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 1: pass"])
-    monkeypatch.setattr(psutil, "cpu_times", lambda: times)
-    _, less, stolen = used()
-    assert less < others - 0.9, "what a child used is own"
-    for name, share, said in ("user", 5, ""), ("user", 20, "20%"), ("steal", 5, "5% was stolen"):
-        more = {name: getattr(times, name, 0) + share * psutil.cpu_count()} if hasattr(times, name) else {}
-        now = times._replace(**more)
-        monkeypatch.setattr(psutil, "cpu_times", lambda now=now: now)
-        why = unrest([time.monotonic() - 100, less, stolen])
-        assert not more or (said in why and bool(said) == bool(why))
+def test_a_machine_with_other_work_is_refused_and_waited_for(
+    tmp_path: Path, idle: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path, "1", "free")
+    idle += [80]
+    assert "20 % of the CPU was used" in execute(path), "before"
+    idle += [100, 70]
+    assert "30 % of the CPU was used" in execute(path), "afterwards"
+    idle += [80, 80]
+    assert execute(path, wait=True) == ""
+    clock = count()
+    monkeypatch.setattr(psutil, "cpu_times", lambda: Times(0, 9 * (now := next(clock)), now))
+    assert "10% of the CPU time was stolen" in execute(path)
 
 
 def test_the_address_is_written_and_taken_out_again(tmp_path: Path) -> None:
