@@ -75,13 +75,13 @@ def run(plot, clock, steps, seconds):
         clock.now += seconds / steps
 
 
-def test_frames_come_at_most_four_times_a_second_in_two_percent_of_a_core(notebook, clock):
+def test_frames_come_at_most_four_times_a_second_in_a_fiftieth_of_a_core(notebook, clock):
     run(LivePlot("loss"), clock, steps=10_000, seconds=10.0)
     assert 38 <= frames(notebook) <= 41
     notebook.displays.clear()
-    clock.cost = 0.05  # 50 ms a frame: one in 2.5 s
+    clock.cost = 0.05  # 50 ms a frame: one in 3.3 s
     run(LivePlot("loss"), clock, steps=10_000, seconds=50.0)
-    assert 19 <= frames(notebook) <= 22
+    assert 14 <= frames(notebook) <= 17
     notebook.displays.clear()
     clock.cost = 0.0
     run(LivePlot("loss"), clock, steps=24 * 3600, seconds=24 * 3600.0)
