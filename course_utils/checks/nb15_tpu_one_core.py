@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy, pad
 
+from ..errors import CourseError
 from ..lessons import models
 from ..machine import plural
 from ..xla import Counters, counters, tolerance
@@ -25,7 +26,9 @@ def counted(call: Callable, *args: Any) -> tuple[Any, Counters]:
     before = counters()
     result = call(*args)
     torch_xla.sync()
-    return result, counters() - before
+    if min(ran := counters() - before) < 0:
+        raise CourseError("your function cleared torch_xla's counts, which are checked here: leave `clear_all` out.")
+    return result, ran
 
 
 def remove_recompiles(lines, table):
@@ -41,6 +44,10 @@ def remove_recompiles(lines, table):
 @exercise(remove_recompiles, here=True, mistakes={
     "the places that were filled up count in the mean, as if they were character 0": lambda lines, table:
         table[torch.stack([pad(line, (0, 64 - len(line))) for line in lines]).to(table.device)].mean(1),
+    "the sums are divided by 64, not by the number of characters": lambda lines, table:
+        remove_recompiles(lines, table) * torch.tensor([[len(line) / 64] for line in lines]).to(table.device),
+    "character 0 is left out, as if all its places had been filled up": lambda lines, table:
+        remove_recompiles([line[line != 0] for line in lines], table),
 })
 def _(answer: Callable) -> Iterator[tuple]:
     import torch_xla
