@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
@@ -101,8 +100,6 @@ def _(answer: Callable) -> Iterator[tuple]:
     dataset = Watched(20 * cores)  # in batches of 8, 8 and 4 a core
     model = answer(dataset, 3)
     torch_xla.sync()
-    if dist.is_initialized():  # by an answer with DDP
-        dist.destroy_process_group()
     weights = parameters_to_vector(model.parameters()).detach().cpu() if isinstance(model, nn.Module) else None
     unlike = xm.mesh_reduce("weights", None if weights is None else weights.numpy().tobytes(), set)
     yield "the rows that it reads, sorted", sorted(dataset.seen)

@@ -120,6 +120,5 @@ def _virtual(cores: int) -> dict[str, str]:
         "PJRT_CPU_ASYNC_CLIENT": "0",  # a program runs where it is started, so that a core's programs keep their order
         "XLA_THREAD_POOL_SIZE": str(2 * cores),  # each core's program needs a thread, or a collective never meets
         "NPROC": str(2 * cores),
-        "XLA_USE_DUMMY_STORE": "1", "TORCH_DIST_INIT_BARRIER": "0",  # xla:// opens no port, which threads do not need
         "TF_CPP_MIN_LOG_LEVEL": "2",  # only errors, as that a core is late
     }

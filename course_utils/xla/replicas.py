@@ -13,7 +13,7 @@ Found by experiment with torch_xla 2.9.0; on a TPU nothing of this is used. What
    numbers as one: `x * rank` makes programs of their own on cores 0 and 1. Without two flags each number is passed in.
 5. The tokens that order collectives lie in a table without a lock (`g_all_reduce_tokens` of cross_replica_reduces.cpp).
    Cores that insert their rows at one moment may crash, once in some hundred runs: so the rows are there before.
-6. The default process group and the thread that runs backward must be the core's own, and DDP's C++ reads, too (3).
+6. The thread that runs backward must be the core's own: a hook that all-reduces would find another core's device.
 """
 
 import ctypes
@@ -22,11 +22,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import torch
-import torch_xla
-import torch_xla.core.xla_model as xm
-from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
-
 RUN = ("_xla_sync_multi", "_xla_step_marker")  # of torch_xla's C++: where programs start
 READ = ("item", "cpu", "to", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
 COMPARE = ("equal", "allclose")  # of torch: they read inside
@@ -34,21 +29,23 @@ NUMBERS = ("FLAGS_torch_lazy_enable_device_data_cache", "FLAGS_torch_lazy_handle
 
 _lock = threading.RLock()
 _core = threading.local()  # settled: a tensor of this core that needs no computing
-_run = torch_xla._XLAC._xla_sync_multi  # torch_xla's own
+_run: Callable  # torch_xla's own `_xla_sync_multi`
 
 
 def install() -> None:
     """Once in a process, before the first tensor is on a virtual core."""
-    torch.distributed.distributed_c10d._world = ThreadLocalWorld()
-    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    import torch
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+
     for flag in NUMBERS:
         ctypes.c_bool.in_dll(ctypes.CDLL("libtorch_cpu.so"), flag).value = False
-    binary, group = torch_xla._XLAC, torch_xla.distributed.xla_backend.ProcessGroupXla
+    global _run
+    binary = torch_xla._XLAC
+    _run = binary._xla_sync_multi
     for owner, names, safe in (binary, RUN, _one_at_a_time), (torch.Tensor, READ, _settled), (torch, COMPARE, _settled):
         for name in names:
             setattr(owner, name, safe(getattr(owner, name)))
-    for name in "allgather", "broadcast":
-        setattr(group, name, _then_settled(getattr(group, name)))
     # By default it pads with the core's own number, which makes every core's graph, and so its program, another one.
     xm._all_gather_using_all_reduce = lambda value, dim=0, groups=None, pin_layout=True: xm.all_gather(
         value, dim, groups, pin_layout=False
@@ -57,12 +54,18 @@ def install() -> None:
 
 def make_tokens() -> None:
     """Once, before the cores are threads."""
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+
     for device in xm.get_xla_supported_devices():
         torch_xla._XLAC._get_all_reduce_token(device)
 
 
 def prepare() -> None:
     """In each core, before anything else: backward in this thread, and what torch_xla creates on first use."""
+    import torch
+    import torch_xla
+
     torch.autograd.set_multithreading_enabled(False)
     with _lock:
         _core.settled = [torch.zeros(()).to(torch_xla.device())]
@@ -92,6 +95,9 @@ def _one_at_a_time(run: Callable) -> Callable:
 
 
 def _settled(read: Callable) -> Callable:
+    import torch
+    import torch_xla
+
     @functools.wraps(read)
     def settled(*args: Any, **kwargs: Any) -> Any:
         pending = [value for value in args if isinstance(value, torch.Tensor) and value.device.type == "xla"]
@@ -105,15 +111,9 @@ def _settled(read: Callable) -> Callable:
     return settled
 
 
-def _then_settled(collective: Callable) -> Callable:
-    def settled(group: Any, tensors: list, *args: Any) -> Any:
-        work = collective(group, tensors, *args)
-        torch_xla._XLAC._xla_sync_multi(torch.utils._pytree.tree_leaves(tensors), [], wait=True, sync_xla_data=False)
-        return work
-
-    return settled
-
-
 def _to_cpu(*args: Any, **kwargs: Any) -> bool:
+    import torch
+
     target = kwargs.get("device", args[0] if args else None)
-    return str(getattr(target, "device", target)).startswith("cpu")
+    target = target.device if isinstance(target, torch.Tensor) else target
+    return isinstance(target, str | torch.device) and torch.device(target).type == "cpu"

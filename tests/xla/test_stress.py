@@ -4,7 +4,6 @@ What can go wrong with virtual cores is a race, which shows in one run of hundre
 """
 
 import os
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,12 +11,10 @@ import pytest
 pytest.importorskip("torch_xla")
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from torch.nn.parallel import DistributedDataParallel
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 
 from course_utils import xla
@@ -36,14 +33,12 @@ def batches(steps: int):
         yield x.to(torch_xla.device()), y.to(torch_xla.device())
 
 
-def train(*, reads: str, barrier: bool = False, wrap: Callable | None = None) -> None:
-    """Steps on batches of its own on every core; the replicas stay equal. Wrapped: hooks send in backward."""
+def train(*, reads: str, barrier: bool = False, sharded: bool = False) -> None:
+    """Steps on batches of its own on every core; the replicas stay equal. Sharded: what hooks send in backward."""
     model = models.mlp().to(torch_xla.device())
-    if wrap is DistributedDataParallel:
-        dist.init_process_group("xla", init_method="xla://")
-    model = wrap(model) if wrap else model
+    model = XlaFullyShardedDataParallel(model) if sharded else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    step = optimizer.step if wrap else partial(xm.optimizer_step, optimizer, barrier=barrier)
+    step = optimizer.step if sharded else partial(xm.optimizer_step, optimizer, barrier=barrier)
     for x, y in batches(10):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y)
@@ -54,7 +49,7 @@ def train(*, reads: str, barrier: bool = False, wrap: Callable | None = None) ->
         if reads == "on all cores" or (reads == "on one core" and xr.global_ordinal() == 0):
             assert float(loss) > 0
             assert "xla:" in str(loss)
-    if wrap is not XlaFullyShardedDataParallel:
+    if not sharded:
         mine = torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
         assert all(torch.equal(mine, theirs) for theirs in xm.mesh_reduce("weights", mine, list)), "replicas differ"
 
@@ -93,8 +88,7 @@ USES = {
     "steps": partial(train, reads="never"),
     "steps, each read": partial(train, reads="on all cores", barrier=True),
     "steps, read on one core": partial(train, reads="on one core"),
-    "steps, sharded": partial(train, reads="on all cores", wrap=XlaFullyShardedDataParallel),
-    "steps, DDP": partial(train, reads="on one core", wrap=DistributedDataParallel),
+    "steps, sharded": partial(train, reads="on all cores", sharded=True),
     "collectives": collectives,
     "reads of all kinds": reads_of_all_kinds,
 }
