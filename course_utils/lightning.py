@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import torch_xla.runtime as xr
 from lightning.fabric.accelerators.xla import XLAAccelerator
 from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import Callback, Trainer
@@ -113,7 +112,9 @@ class _MyRank:
     """The number of the core that asks, as far as Lightning compares it."""
 
     def __eq__(self, other: object) -> bool:
+        import torch_xla.runtime as xr
         return xr.global_ordinal() == other
 
     def __gt__(self, other: int) -> bool:
+        import torch_xla.runtime as xr
         return xr.global_ordinal() > other
