@@ -48,10 +48,10 @@ def metrics(folder: Path, rank: int) -> list[dict]:
 
 def training() -> Notebook:
     """Notebook 19 with `resume`, which saves as it trains and goes on where it was."""
-    starts = ("HOSTS, EACH = ", "def network(", "import tempfile", "class Saver", "def load(", "def resume(")
-    cells = [re.split("\n(?:STEPS|script) = ", cell)[0] for cell in cells_of("19", *starts)]
+    starts = ("HOSTS, EACH", "def network(", "def accident(", "WORK = ", "class Saver", "def load(", "def resume(")
+    cells = [re.split("\n(?:WORK|script) = ", cell)[0] for cell in cells_of("19", *starts)]
     # The thread that saves waits for a lost host, too, and its rank for that thread: not for two minutes.
-    cells[3] = cells[3].replace("minutes=2", "seconds=10")
+    cells[4] = cells[4].replace("minutes=2", "seconds=10")
     return Notebook(*cells)
 
 

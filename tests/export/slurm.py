@@ -29,7 +29,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=2
-KillWait=3
+KillWait=30
 ReturnToService=2
 NodeName=host1 NodeAddr=10.77.0.1 CPUs=4 RealMemory=1000
 NodeName=host2 NodeAddr=10.77.0.2 CPUs=4 RealMemory=1000

@@ -9,7 +9,7 @@ from tests.export.notebook import cells_of
 from tests.kernel import Kernel, eventually, gone
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
-CELLS = ("HOSTS, EACH = ", "def network(", "def train(", "export(train, WORK", "def started(", "def agents(")
+CELLS = ("HOSTS, EACH", "def network(", "def train(", "export(train, WORK", "def started(", "def agents(")
 LONG_RUN = """
 with started("long", *agents(script, "--steps", 100_000, "--pause", 0.1)) as running:
     LivePlot("loss").follow(WORK / "long" / "runs", until=running)
