@@ -1,4 +1,4 @@
-"""The batch file of the training of notebook 19 on a real Slurm: cancelled; told that its time ends, requeued, goes on."""
+"""The batch file of the training of notebook 19 on a real Slurm: cancelled; told that its time ends, and requeued."""
 
 import os
 import sys
