@@ -22,7 +22,7 @@ from .pictures.live import LivePlot
 from .ranks.report import report
 from .xla.launch import VIRTUAL_CORES, launch
 
-CHATTER = ("does not have many workers|smaller than the logging interval|The `srun` command is available|"
+CHATTER = ("LeafSpec|does not have many workers|smaller than the logging interval|The `srun` command is available|"
            "[TG]PU available but not used|Using `DistributedSampler` with the dataloaders")
 
 
