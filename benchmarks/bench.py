@@ -20,7 +20,9 @@ class Kernel:
     """A fresh kernel of this Python, as a notebook would use it; a context manager, so that it ends."""
 
     def __init__(self, folder: str) -> None:
-        self._manager, self._client = start_new_kernel(cwd=folder, env=dict(os.environ) | {"COURSE_BOARD": "0"})
+        self._manager, self._client = start_new_kernel(
+            cwd=folder, env=dict(os.environ) | {"COURSE_BOARD": "0"}
+        )
         self.pid = self._manager.provisioner.process.pid
 
     def __enter__(self) -> Kernel:
@@ -36,7 +38,10 @@ class Kernel:
 
     def value(self, expression: str = "None", *, code: str = "") -> Any:
         """Run a cell, then evaluate an expression, whose value is a literal; raise what the cell raised."""
-        asked = {"output_hook": lambda _: None, "user_expressions": {"value": f"repr({expression})"}}
+        asked = {
+            "output_hook": lambda _: None,
+            "user_expressions": {"value": f"repr({expression})"},
+        }
         reply = self._client.execute_interactive(code, timeout=LIMIT, **asked)
         _raise(reply["content"])
         value = reply["content"]["user_expressions"]["value"]
@@ -48,7 +53,9 @@ class Kernel:
         sent = self._client.execute(code, allow_stdin=False)
 
         def finish() -> None:
-            while (reply := self._client.get_shell_msg(timeout=LIMIT))["parent_header"]["msg_id"] != sent:
+            while (reply := self._client.get_shell_msg(timeout=LIMIT))["parent_header"][
+                "msg_id"
+            ] != sent:
                 pass
             _raise(reply["content"])
 
@@ -80,8 +87,12 @@ def memory(pid: int) -> float:
 
 def options(text: str, *, repeat: int) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=text.strip().splitlines()[0])
-    parser.add_argument("only", nargs="*", help="for notebooks.py: the numbers of some, for example 05 06")
-    parser.add_argument("--quick", action="store_true", help="once and short; its numbers say nothing")
+    parser.add_argument(
+        "only", nargs="*", help="for notebooks.py: the numbers of some, for example 05 06"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="once and short; its numbers say nothing"
+    )
     parser.add_argument("--repeat", type=int, help=f"repetitions (default {repeat})")
     args = parser.parse_args()
     args.repeat = args.repeat or (1 if args.quick else repeat)

@@ -40,7 +40,11 @@ FAULTS = {"raises": 0.3, "is killed": 0.3, "leaves by os._exit": 0.3, "misses a 
 
 def ranks_of(kernel: Kernel) -> list[psutil.Process]:
     """The ranks: children of the kernel's children."""
-    return [process for child in psutil.Process(kernel.pid).children() for process in child.children(recursive=True)]
+    return [
+        process
+        for child in psutil.Process(kernel.pid).children()
+        for process in child.children(recursive=True)
+    ]
 
 
 def until_gone(processes: list[psutil.Process]) -> float:
@@ -92,7 +96,13 @@ def main() -> None:
                 rows.append((f"a rank {what}", middle(answers), middle(left)))
         for what, number in (("interrupted", signal.SIGINT), ("killed", signal.SIGKILL)):
             answers, left = zip(*(stopped(folder, number) for _ in range(args.repeat)), strict=True)
-            rows.append((f"the kernel is {what}", "-" if math.isnan(answers[0]) else middle(answers), middle(left)))
+            rows.append(
+                (
+                    f"the kernel is {what}",
+                    "-" if math.isnan(answers[0]) else middle(answers),
+                    middle(left),
+                )
+            )
     print(table(["", "the cell answers, s", "nothing is left, s later"], rows))
 
 

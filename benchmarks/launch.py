@@ -116,9 +116,13 @@ def measure(cell: str, later: int) -> dict[str, float]:
         Path(folder, "script.py").write_text(f"{functions}\nwith_group(eval(sys.argv[1]))\n")
         with Kernel(folder) as kernel:
             kernel.value(code=functions + cell)
-            time.sleep(10 if "warm_up" in cell else 0)  # the time that a reader reads the first cells
+            time.sleep(
+                10 if "warm_up" in cell else 0
+            )  # the time that a reader reads the first cells
             found = {"first": kernel.value("seconds(all_reduce)")}
-            found["later"] = statistics.median(kernel.value("seconds(all_reduce)") for _ in range(later))
+            found["later"] = statistics.median(
+                kernel.value("seconds(all_reduce)") for _ in range(later)
+            )
             kernel.value("seconds(ddp)")  # the first one may fill caches on disk
             found["ddp"] = statistics.median(kernel.value("seconds(ddp)") for _ in range(later))
             found["rate"] = kernel.value("start(rate)[0]")
@@ -145,9 +149,29 @@ def main() -> None:
         for name, cell in there.items():
             with suppress(TimeoutError, Empty):  # a peer that forks may stand still for ever
                 found[name].append(measure(cell, 1 if args.quick else 5))
-    rows = [[name, *(middle(one[what] for one in kernels) for what in kernels[0]), args.repeat - len(kernels)]
-            for name, kernels in found.items() if kernels]
-    print(table(["", "first, s", "later, s", "with DDP, s", "steps/s", "ranks add, MB", "kernels that hung"], rows))
+    rows = [
+        [
+            name,
+            *(middle(one[what] for one in kernels) for what in kernels[0]),
+            args.repeat - len(kernels),
+        ]
+        for name, kernels in found.items()
+        if kernels
+    ]
+    print(
+        table(
+            [
+                "",
+                "first, s",
+                "later, s",
+                "with DDP, s",
+                "steps/s",
+                "ranks add, MB",
+                "kernels that hung",
+            ],
+            rows,
+        )
+    )
 
 
 if __name__ == "__main__":

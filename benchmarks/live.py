@@ -102,7 +102,9 @@ ALONE = {
 def main() -> None:
     args = options(__doc__, repeat=12)
     seconds = 0.5 if args.quick else 3.0
-    print(f"Turns of {seconds:g} s, {args.repeat} of each; medians (lower to upper quartile). {machine()}\n")
+    print(
+        f"Turns of {seconds:g} s, {args.repeat} of each; medians (lower to upper quartile). {machine()}\n"
+    )
     rows, last = [], []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, Kernel(folder) as kernel:
         kernel.value(code=CELL)
@@ -110,16 +112,30 @@ def main() -> None:
             turns = []
             for turn in range(-1, args.repeat):  # the first one imports things
                 order = [*ways][:: 1 if turn % 2 else -1]
-                turns.append({way: kernel.value(f"{function}({seconds}, {way!r})") for way in order})
+                turns.append(
+                    {way: kernel.value(f"{function}({seconds}, {way!r})") for way in order}
+                )
             for way, name in ways.items():
                 rates = [turn[way][0] / turn["bare"][0] for turn in turns[1:]]
                 if function == "on_ranks":
                     shares = [100 * (turn[way][1] - turn["bare"][1]) for turn in turns[1:]]
                 else:
                     shares = [100 * (1 - turn["bare"][1] / turn[way][1]) for turn in turns[1:]]
-                rows.append([name, middle(turn[way][0] for turn in turns[1:]), middle(rates), middle(shares)])
+                rows.append(
+                    [
+                        name,
+                        middle(turn[way][0] for turn in turns[1:]),
+                        middle(rates),
+                        middle(shares),
+                    ]
+                )
             last += [turn["live"][2] for turn in turns[1:]]
-    print(table(["", "steps/s", "relative, turn by turn", "kernel's share of a core, beyond bare, %"], rows))
+    print(
+        table(
+            ["", "steps/s", "relative, turn by turn", "kernel's share of a core, beyond bare, %"],
+            rows,
+        )
+    )
     print(f"\nThe last picture took {middle(last)} s of CPU.")
 
 

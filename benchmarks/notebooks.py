@@ -48,9 +48,15 @@ def measure(path: Path) -> tuple[str, str, str, str]:
 
 def main() -> None:
     args = options(__doc__, repeat=1)
-    paths = [path for path in sorted(FOLDER.glob("*.ipynb")) if not args.only or path.name[:2] in args.only]
+    paths = [
+        path
+        for path in sorted(FOLDER.glob("*.ipynb"))
+        if not args.only or path.name[:2] in args.only
+    ]
     print(f"A fresh kernel each. {machine()}\n")
-    rows = [measure(path) for path in paths[: 1 if args.quick else None] for _ in range(args.repeat)]
+    rows = [
+        measure(path) for path in paths[: 1 if args.quick else None] for _ in range(args.repeat)
+    ]
     print(table(["notebook", "wall time, s", "peak PSS, MB", "ran"], rows))
 
 

@@ -16,6 +16,29 @@ from .pictures.live import LivePlot, live
 from .ranks import Run, Traffic, launch, report, span, warm_up
 from .timeline import Span, Timeline
 
-__all__ = ["CourseError", "Device", "DeviceError", "LivePlot", "Machine", "RankError", "Run", "Span", "Timeline",
-           "Traffic", "check", "discover", "export", "knobs", "launch", "live", "my_board", "pick", "pictures",
-           "report", "span", "style", "warm_up", "xla"]
+__all__ = [
+    "CourseError",
+    "Device",
+    "DeviceError",
+    "LivePlot",
+    "Machine",
+    "RankError",
+    "Run",
+    "Span",
+    "Timeline",
+    "Traffic",
+    "check",
+    "discover",
+    "export",
+    "knobs",
+    "launch",
+    "live",
+    "my_board",
+    "pick",
+    "pictures",
+    "report",
+    "span",
+    "style",
+    "warm_up",
+    "xla",
+]

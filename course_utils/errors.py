@@ -15,7 +15,9 @@ NOT_THEIRS = ("<", PACKAGE, sysconfig.get_paths()["stdlib"])
 class CourseError(Exception):
     """Base of all errors of `course_utils`; a notebook shows its message and the cell's line, without our frames."""
 
-    def _render_traceback_(self) -> list[str]:  # IPython's hook for exceptions that know how to be shown
+    def _render_traceback_(
+        self,
+    ) -> list[str]:  # IPython's hook for exceptions that know how to be shown
         return in_words(self, self)
 
 
@@ -34,9 +36,17 @@ class RankError(CourseError):
         run: the `Run` with what was collected until then: metrics, output, timeline.
     """
 
-    def __init__(self, said: str, *, rank: int | None, cause: str, traceback: str, run: Any, advice: str = "") -> None:
+    def __init__(
+        self, said: str, *, rank: int | None, cause: str, traceback: str, run: Any, advice: str = ""
+    ) -> None:
         super().__init__("\n".join(filter(None, [said, advice])))
-        self.said, self.rank, self.cause, self.traceback, self.run = said, rank, cause, traceback, run
+        self.said, self.rank, self.cause, self.traceback, self.run = (
+            said,
+            rank,
+            cause,
+            traceback,
+            run,
+        )
 
 
 def in_words(error: BaseException, message: object) -> list[str]:
@@ -68,4 +78,6 @@ def place(frame: Frame) -> str:
 def own_frames(frames: list[Frame]) -> list[Frame]:
     """The frames a learner wrote: those in cells, else those outside of installed packages; outermost first."""
     cells = [f for f in frames if cell_name(f[0])]
-    return cells or [f for f in frames if "site-packages" not in f[0] and not f[0].startswith(NOT_THEIRS)]
+    return cells or [
+        f for f in frames if "site-packages" not in f[0] and not f[0].startswith(NOT_THEIRS)
+    ]

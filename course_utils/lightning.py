@@ -22,8 +22,10 @@ from .pictures.live import LivePlot
 from .ranks.report import report
 from .xla.launch import VIRTUAL_CORES, launch
 
-CHATTER = ("LeafSpec|does not have many workers|smaller than the logging interval|The `srun` command is available|"
-           "[TG]PU available but not used|Using `DistributedSampler` with the dataloaders")
+CHATTER = (
+    "LeafSpec|does not have many workers|smaller than the logging interval|The `srun` command is available|"
+    "[TG]PU available but not used|Using `DistributedSampler` with the dataloaders"
+)
 
 
 def quiet() -> None:
@@ -66,7 +68,10 @@ class LiveCallback(Callback):
             self.plot.close()
 
     def _news(self, trainer: Trainer) -> dict[str, Any]:
-        before, self._known = self._known, dict(trainer.callback_metrics)  # an epoch's stay until they are replaced
+        before, self._known = (
+            self._known,
+            dict(trainer.callback_metrics),
+        )  # an epoch's stay until they are replaced
         return {name: value for name, value in self._known.items() if value is not before.get(name)}
 
     def _send(self) -> None:
@@ -82,28 +87,44 @@ def use_cores() -> int:
     on a TPU, too, so that live plots, prints and errors arrive by core; how many there are.
     """
     quiet()
-    if os.environ.get("PJRT_DEVICE") != "TPU":  # also beside a TPU that xla.setup(device="CPU") leaves alone
+    if (
+        os.environ.get("PJRT_DEVICE") != "TPU"
+    ):  # also beside a TPU that xla.setup(device="CPU") leaves alone
         XLAAccelerator.is_available = staticmethod(lambda: True)
         XLAAccelerator.auto_device_count = staticmethod(lambda: VIRTUAL_CORES)
     _XLALauncher.launch = _launch
     return XLAAccelerator.auto_device_count()
 
 
-def _launch(launcher: _XLALauncher, function: Callable, *args: Any, trainer: Trainer, **kwargs: Any) -> Any:
+def _launch(
+    launcher: _XLALauncher, function: Callable, *args: Any, trainer: Trainer, **kwargs: Any
+) -> Any:
     """Stands in for `_XLALauncher.launch`: run `function` on all cores, return what the first one returned."""
     plots = [callback.plot for callback in trainer.callbacks if isinstance(callback, LiveCallback)]
-    output = launch(_on_a_core, launcher, trainer, function, args, kwargs,
-                    cores=launcher._strategy.num_processes, live=plots[0] if plots else None).results[0]
+    output = launch(
+        _on_a_core,
+        launcher,
+        trainer,
+        function,
+        args,
+        kwargs,
+        cores=launcher._strategy.num_processes,
+        live=plots[0] if plots else None,
+    ).results[0]
     launcher._recover_results_in_main_process(output, trainer)
     return output.trainer_results
 
 
-def _on_a_core(launcher: _XLALauncher, trainer: Trainer, function: Callable, args: tuple, kwargs: dict) -> Any:
+def _on_a_core(
+    launcher: _XLALauncher, trainer: Trainer, function: Callable, args: tuple, kwargs: dict
+) -> Any:
     """What Lightning's `_wrapping_function` does on each core."""
     quiet()
     # The rank is kept in one place for the whole process, and cores may share it: so whoever looks asks its own thread.
     rank_zero_only.rank = core = _MyRank()
-    XLAStrategy.setup_distributed = lambda strategy: None  # would set it to the number of whichever core came last
+    XLAStrategy.setup_distributed = lambda strategy: (
+        None
+    )  # would set it to the number of whichever core came last
     output = launcher._collect_rank_zero_results(trainer, function(*args, **kwargs))
     return move_data_to_device(output, "cpu") if core == 0 else None
 
@@ -113,8 +134,10 @@ class _MyRank:
 
     def __eq__(self, other: object) -> bool:
         import torch_xla.runtime as xr
+
         return xr.global_ordinal() == other
 
     def __gt__(self, other: int) -> bool:
         import torch_xla.runtime as xr
+
         return xr.global_ordinal() > other

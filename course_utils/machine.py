@@ -24,7 +24,14 @@ MARKS = {"native": "●", "virtual": "◐", "not here": "○"}
 CGROUP = Path("/sys/fs/cgroup")  # where a container sees its own limits (version 2)
 PCI = Path("/sys/bus/pci/devices")
 # Google's TPUs by their device id on the PCI bus (as in jax's hardware_utils).
-TPU_CHIPS = {"0x0027": "v2/v3", "0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", "0x006f": "v6e", "0x0076": "7x"}
+TPU_CHIPS = {
+    "0x0027": "v2/v3",
+    "0x005e": "v4",
+    "0x0062": "v5p",
+    "0x0063": "v5e",
+    "0x006f": "v6e",
+    "0x0076": "7x",
+}
 
 
 class Device(NamedTuple):
@@ -46,7 +53,9 @@ class Machine:
     memory: int
     memory_available: int  # of `memory`, now
     devices: tuple[Device, ...]  # the CPU first
-    backend: str  # of torch.distributed, for ranks that have an accelerator each; on the CPU it is gloo
+    backend: (
+        str  # of torch.distributed, for ranks that have an accelerator each; on the CPU it is gloo
+    )
     xla: str | None = None  # "torch_xla 2.9.0"
     tpu: str | None = None  # "TPU v5e, 8 chips"
     notes: tuple[str, ...] = ()  # why something that seems to be there cannot be used
@@ -70,34 +79,58 @@ class Machine:
         if gpus >= ranks:
             return f"{who} on {plural(ranks, 'GPU')}; {self.backend}"
         if self.accelerators:
-            why = f" ({plural(gpus, 'GPU')}: too few)" if gpus else " (MPS has no collectives between processes)"
+            why = (
+                f" ({plural(gpus, 'GPU')}: too few)"
+                if gpus
+                else " (MPS has no collectives between processes)"
+            )
         return f"{who} {'on' if ranks <= max(1, self.cores) else 'share'} {plural(self.cores, 'CPU core')}{why}; gloo"
 
     def how(self, ranks: int) -> str:
-        """"native" where each of `ranks` ranks has an accelerator or a core of its own, else "virtual"."""
+        """ "native" where each of `ranks` ranks has an accelerator or a core of its own, else "virtual"."""
         return "native" if ranks <= max(self._gpus, self.cores) else "virtual"
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The card: what, what of it is here, more on that, and how (a key of MARKS)."""
-        cores = plural(self.cores, "core") + f" of {self.cores_total}" * (self.cores < self.cores_total)
-        rows = [("CPU", cores, self.devices[0].title, "native"),
-                ("memory", _gib(self.memory), f"{_gib(self.memory_available)} free now", "native")]
-        for (title, memory), alike in groupby(self.accelerators, lambda device: (device.title, device.memory)):
+        cores = plural(self.cores, "core") + f" of {self.cores_total}" * (
+            self.cores < self.cores_total
+        )
+        rows = [
+            ("CPU", cores, self.devices[0].title, "native"),
+            ("memory", _gib(self.memory), f"{_gib(self.memory_available)} free now", "native"),
+        ]
+        for (title, memory), alike in groupby(
+            self.accelerators, lambda device: (device.title, device.memory)
+        ):
             names = [device.name for device in alike]
             here = f"{len(names)} \N{MULTIPLICATION SIGN} {title}"
             rows.append(("GPU", here, f"{', '.join(names)}: {_gib(memory)} each", "native"))
         if not self.accelerators:
-            rows.append(("GPU", "none that torch can use", "the meta device stands in as a second device", "not here"))
+            rows.append(
+                (
+                    "GPU",
+                    "none that torch can use",
+                    "the meta device stands in as a second device",
+                    "not here",
+                )
+            )
         tpu = self.tpu or ("virtual cores of XLA's CPU client" if self.xla else "none")
         xla = self.xla or "torch_xla is not installed in this kernel"
-        rows.append(("TPU", tpu, xla, ("native" if self.tpu else "virtual") if self.xla else "not here"))
+        rows.append(
+            ("TPU", tpu, xla, ("native" if self.tpu else "virtual") if self.xla else "not here")
+        )
         how = self.how(self.ranks)
         processes = "real processes" + " that take turns on the cores" * (how == "virtual")
         return [*rows, ("ranks", self.runs(self.ranks), processes, how)]
 
     def __repr__(self) -> str:
-        rows = [f"  {what:<9}{MARKS[how]} {how:<11}{here} · {more}" for what, here, more, how in self.rows()]
-        return "\n".join([f"This machine: {self.about}", *rows, *(f"  note: {note}" for note in self.notes)])
+        rows = [
+            f"  {what:<9}{MARKS[how]} {how:<11}{here} · {more}"
+            for what, here, more, how in self.rows()
+        ]
+        return "\n".join(
+            [f"This machine: {self.about}", *rows, *(f"  note: {note}" for note in self.notes)]
+        )
 
     def _repr_html_(self) -> str:
         # Inline styles only: they survive where a notebook is not trusted, and touch nothing else on the page.
@@ -105,10 +138,13 @@ class Machine:
         rows = "".join(
             f'<tr style="background:none">{cell}">{what}</td>{cell};white-space:nowrap">{MARKS[how]} {how}</td>'
             f'{cell};width:100%"><b>{escape(here)}</b> · {escape(more)}</td></tr>'
-            for what, here, more, how in self.rows())
+            for what, here, more, how in self.rows()
+        )
         notes = "".join(f"<div>Note: {escape(note)}</div>" for note in self.notes)
-        return (f'<div style="font:13px/1.4 {FONT};max-width:{WIDTH}px"><b>This machine</b>&ensp;{escape(self.about)}'
-                f'<table style="border-collapse:collapse;font-size:inherit;color:inherit">{rows}</table>{notes}</div>')
+        return (
+            f'<div style="font:13px/1.4 {FONT};max-width:{WIDTH}px"><b>This machine</b>&ensp;{escape(self.about)}'
+            f'<table style="border-collapse:collapse;font-size:inherit;color:inherit">{rows}</table>{notes}</div>'
+        )
 
 
 def discover() -> Machine:
@@ -121,20 +157,29 @@ def discover() -> Machine:
     except Exception as error:  # a driver may fail in any way, and the CPU still works
         notes.append(f"the accelerator cannot be used: {error}".splitlines()[0])
     if Path("/dev/nvidiactl").exists() and not found:
-        notes.append("an NVIDIA driver is here, but torch finds no GPU: a CPU build, or CUDA_VISIBLE_DEVICES hides it?")
+        notes.append(
+            "an NVIDIA driver is here, but torch finds no GPU: a CPU build, or CUDA_VISIBLE_DEVICES hides it?"
+        )
     system = f"{platform.system()} {platform.machine()}".replace("Darwin", "macOS")
     cpu = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
     cpu = cpu[1] if cpu else platform.processor() or platform.machine()
     memory, free = usable_memory()
     return Machine(
         about=f"{system} · Python {platform.python_version()} · torch {torch.__version__}",
-        cores=usable_cores(), cores_total=os.cpu_count() or 1,
-        memory=memory, memory_available=free,
+        cores=usable_cores(),
+        cores_total=os.cpu_count() or 1,
+        memory=memory,
+        memory_available=free,
         devices=(Device("cpu", "cpu", cpu, memory), *found),
-        backend=torch.distributed.Backend.default_device_backend_map.get(found[0].kind if found else "cpu", "gloo"),
+        backend=torch.distributed.Backend.default_device_backend_map.get(
+            found[0].kind if found else "cpu", "gloo"
+        ),
         # Found without importing it, which starts threads or takes the TPU.
-        xla=next((f"torch_xla {package.version}" for package in distributions(name="torch_xla")), None),
-        tpu=tpu_chips(), notes=tuple(notes),
+        xla=next(
+            (f"torch_xla {package.version}" for package in distributions(name="torch_xla")), None
+        ),
+        tpu=tpu_chips(),
+        notes=tuple(notes),
     )
 
 
@@ -146,7 +191,9 @@ def pick(want: str | int | torch.device | None = None, *, ranks: int | None = No
     """
     import torch
 
-    forced = os.environ.get("COURSE_DEVICE")  # `launch` sets it in every rank, `xla.launch` in every core
+    forced = os.environ.get(
+        "COURSE_DEVICE"
+    )  # `launch` sets it in every rank, `xla.launch` in every core
     if ranks is not None:
         kind, count = ranks_accelerator()
         return torch.device(forced or (kind if kind and count >= ranks else "cpu"))
@@ -157,7 +204,9 @@ def pick(want: str | int | torch.device | None = None, *, ranks: int | None = No
     kind, count = _accelerator()
     names = ["cpu", *(f"{kind}:{i}" for i in range(count))]
     if want is None:
-        enough = count >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # for every rank of this machine
+        enough = count >= int(
+            os.environ.get("LOCAL_WORLD_SIZE", 1)
+        )  # for every rank of this machine
         want = forced or (os.environ.get("LOCAL_RANK", kind) if enough else "cpu")
     name = str(want)
     if name == kind:
@@ -166,9 +215,13 @@ def pick(want: str | int | torch.device | None = None, *, ranks: int | None = No
         name = f"{kind}:{name}"
     if name in (*names, "meta"):
         return torch.device(name)
-    hint = ' torch calls NVIDIA and AMD GPUs "cuda", Apple\'s "mps", Intel\'s "xpu".' * name.isalpha()
-    raise DeviceError(f'"{want}" is no device of this machine. It has {", ".join(names)}: ask for one of them, or call '
-                      f"pick() for the best.{hint}")
+    hint = (
+        ' torch calls NVIDIA and AMD GPUs "cuda", Apple\'s "mps", Intel\'s "xpu".' * name.isalpha()
+    )
+    raise DeviceError(
+        f'"{want}" is no device of this machine. It has {", ".join(names)}: ask for one of them, or call '
+        f"pick() for the best.{hint}"
+    )
 
 
 def ranks_accelerator() -> tuple[str | None, int]:
@@ -184,7 +237,9 @@ def default_ranks(accelerators: int) -> int:
 
 def usable_cores() -> float:
     """CPU cores this process may keep busy: those of its affinity mask, or less by its container's quota, as 1.5."""
-    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    cores = float(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quota, _, period = _text(CGROUP / "cpu.max").partition(" ")  # "150000 100000", or "max 100000"
     return min(cores, int(quota) / int(period)) if quota.isdigit() else cores
 
@@ -203,7 +258,9 @@ def usable_memory() -> tuple[int, int]:
 def tpu_chips() -> str | None:
     """The TPU on the PCI bus, "TPU v5e, 8 chips", or None."""
     google = [card for card in PCI.glob("*") if _text(card / "vendor") == "0x1ae0"]
-    chips = [TPU_CHIPS[device] for card in google if (device := _text(card / "device")) in TPU_CHIPS]
+    chips = [
+        TPU_CHIPS[device] for card in google if (device := _text(card / "device")) in TPU_CHIPS
+    ]
     return f"TPU {chips[0]}, {plural(len(chips), 'chip')}" if chips else None
 
 
@@ -220,7 +277,9 @@ def _accelerators() -> list[Device]:
 
     kind, count = _accelerator()
     if kind == "mps":
-        return [Device("mps:0", kind, torch.backends.mps.get_name(), torch.mps.recommended_max_memory())]
+        return [
+            Device("mps:0", kind, torch.backends.mps.get_name(), torch.mps.recommended_max_memory())
+        ]
     about = [torch.get_device_module(kind).get_device_properties(i) for i in range(count)]
     return [Device(f"{kind}:{i}", kind, one.name, one.total_memory) for i, one in enumerate(about)]
 

@@ -31,7 +31,9 @@ class Precision(NamedTuple):
     activation: int
 
 
-MIXED = Precision(2, 2, 12, 2)  # half precision; Adam's two moments and a master copy in float32 (ZeRO, section 3.1)
+MIXED = Precision(
+    2, 2, 12, 2
+)  # half precision; Adam's two moments and a master copy in float32 (ZeRO, section 3.1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,9 @@ class Model:
     vocabulary: int
     context: int
     tied: bool = True  # the output layer is the token embedding
-    split_vocabulary: bool = True  # tensor parallelism splits the embedding and the output layer, too
+    split_vocabulary: bool = (
+        True  # tensor parallelism splits the embedding and the output layer, too
+    )
     fused: bool = True  # attention writes no scores to memory, as in FlashAttention
 
     @property
@@ -59,14 +63,20 @@ class Model:
         """Parameters on one rank of stage `i`; the last stage has a copy of tied embeddings."""
         table = self.width * self.vocabulary / (tp if self.split_vocabulary else 1)
         first = table + self.context * self.width
-        last = 2 * self.width + (0 if self.tied and pp == 1 else table) + (0 if self.tied else self.vocabulary)
+        last = (
+            2 * self.width
+            + (0 if self.tied and pp == 1 else table)
+            + (0 if self.tied else self.vocabulary)
+        )
         return self.layers * self.layer(tp) / pp + (i == 0) * first + (i == pp - 1) * last
 
     def operations(self, batch: int, *, recompute: bool = False) -> float:
         """Multiplications and additions of one step on `batch` sequences, backward included (Megatron, eq. 3)."""
         passes = 4 if recompute else 3  # backward is two forwards
         layer = 24 * self.width**2 + 4 * self.context * self.width
-        return batch * self.context * (self.layers * passes * layer + 6 * self.width * self.vocabulary)
+        return (
+            batch * self.context * (self.layers * passes * layer + 6 * self.width * self.vocabulary)
+        )
 
     def activations(self, micro: int, tp: int, each: int, *, sequence: bool = False) -> float:
         """Bytes that one layer keeps for backward, in numbers of `each` bytes (Memory, equations 2 and 4)."""
@@ -87,7 +97,9 @@ class Cluster:
     """Equal devices: what one has and does, and its links inside a node (near) and between nodes (far)."""
 
     memory: float  # bytes a device
-    flops: float  # operations a second of a device's arithmetic, while nobody talks and nobody waits
+    flops: (
+        float  # operations a second of a device's arithmetic, while nobody talks and nobody waits
+    )
     bandwidth: float  # bytes/s a device sends to its neighbour
     memory_bandwidth: float = float("inf")  # bytes/s between a device and its memory
     latency: float = 5e-6  # s a message
@@ -108,7 +120,9 @@ class Cluster:
             return self.latency, 1 / self.bandwidth
         late, byte = self.far
         crossing = (ranks / inside - 1) / (ranks - 1)
-        return self.latency + crossing * (late - self.latency), max(1 / self.bandwidth, byte / inside)
+        return self.latency + crossing * (late - self.latency), max(
+            1 / self.bandwidth, byte / inside
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +143,15 @@ class Plan:
         return self.dp * self.tp * self.pp
 
     def __str__(self) -> str:
-        more = (f", {self.chunks} chunks" * (self.chunks > 1), ", sequence" * self.sequence,
-                ", recompute" * self.recompute)
-        return f"dp {self.dp}, tp {self.tp}, pp {self.pp}, ZeRO {self.zero}, micro-batch {self.micro}" + "".join(more)
+        more = (
+            f", {self.chunks} chunks" * (self.chunks > 1),
+            ", sequence" * self.sequence,
+            ", recompute" * self.recompute,
+        )
+        return (
+            f"dp {self.dp}, tp {self.tp}, pp {self.pp}, ZeRO {self.zero}, micro-batch {self.micro}"
+            + "".join(more)
+        )
 
 
 @dataclass(frozen=True)
@@ -141,7 +161,9 @@ class Cost:
     plan: Plan
     memory: dict[str, float]  # bytes: parameters, gradients, optimizer, activations, gathered
     sent: dict[str, float]  # bytes, by kind of parallelism: data, tensor, pipeline
-    seconds: dict[str, float]  # compute, bubble and what of the messages is not hidden: one after the other
+    seconds: dict[
+        str, float
+    ]  # compute, bubble and what of the messages is not hidden: one after the other
     hidden: float  # seconds of messages that travel while the device computes
     limit: float  # bytes a device has
 
@@ -162,7 +184,9 @@ class Cost:
         return f"{self.plan}: {size(self.total)} ({fit}), sends {size(sent)}, {duration(self.step)} a step"
 
 
-def states(parameters: float, *, dp: int = 1, zero: int = 0, precision: Precision = MIXED) -> dict[str, float]:
+def states(
+    parameters: float, *, dp: int = 1, zero: int = 0, precision: Precision = MIXED
+) -> dict[str, float]:
     """Bytes of parameters, gradients and optimizer states on one of `dp` replicas (ZeRO, figure 1)."""
     each = zip(("parameters", "gradients", "optimizer"), precision[:3], (3, 2, 1), strict=True)
     return {name: parameters * count / (dp if zero >= stage else 1) for name, count, stage in each}
@@ -174,59 +198,107 @@ def ring(name: str, count: float, ranks: int) -> float:
     return turns[name] * (ranks - 1) / ranks * count
 
 
-def estimate(model: Model, plan: Plan, cluster: Cluster, *, batch: int, precision: Precision = MIXED) -> Cost:
+def estimate(
+    model: Model, plan: Plan, cluster: Cluster, *, batch: int, precision: Precision = MIXED
+) -> Cost:
     """Memory, traffic and time of one step on `batch` sequences; this file says at its top what is left out."""
     dp, tp, pp = plan.dp, plan.tp, plan.pp
     micros = batch // (dp * plan.micro)
-    for what, whole, parts in (("heads", model.heads, tp), ("layers", model.layers, pp * plan.chunks),
-                               ("sequences of the batch", batch, dp * plan.micro),
-                               ("tokens of a sequence", model.context, tp if plan.sequence else 1),
-                               ("interleaved micro-batches", micros, pp if plan.chunks > 1 else 1)):
+    for what, whole, parts in (
+        ("heads", model.heads, tp),
+        ("layers", model.layers, pp * plan.chunks),
+        ("sequences of the batch", batch, dp * plan.micro),
+        ("tokens of a sequence", model.context, tp if plan.sequence else 1),
+        ("interleaved micro-batches", micros, pp if plan.chunks > 1 else 1),
+    ):
         if whole % parts:
             raise CourseError(f"{plan}: {parts} does not divide the {whole} {what}.")
     # The first stage holds most micro-batches, and the embedding; only the last one can have more, by its logits.
-    memory = max((_memory(i, model, plan, micros, precision) for i in {0, pp - 1}), key=lambda held: sum(held.values()))
+    memory = max(
+        (_memory(i, model, plan, micros, precision) for i in {0, pp - 1}),
+        key=lambda held: sum(held.values()),
+    )
     sent, turns = _traffic(model, plan, micros, precision)
-    links = {"data": cluster.ring(dp, tp), "tensor": cluster.ring(tp),
-             "pipeline": cluster.far if plan.devices > cluster.node else (cluster.latency, 1 / cluster.bandwidth)}
+    links = {
+        "data": cluster.ring(dp, tp),
+        "tensor": cluster.ring(tp),
+        "pipeline": cluster.far
+        if plan.devices > cluster.node
+        else (cluster.latency, 1 / cluster.bandwidth),
+    }
     takes = {kind: turns[kind] * late + sent[kind] * byte for kind, (late, byte) in links.items()}
-    compute = (model.operations(batch, recompute=plan.recompute) / plan.devices / cluster.flops
-               + model.moved(plan, batch, precision.activation) / cluster.memory_bandwidth)
+    compute = (
+        model.operations(batch, recompute=plan.recompute) / plan.devices / cluster.flops
+        + model.moved(plan, batch, precision.activation) / cluster.memory_bandwidth
+    )
     seconds = {"compute": compute, "bubble": 0.0} | takes
     # Gradients hide behind backward: where they are summed up first, the last one. Gathered weights hide behind the
     # next forward, ZeRO 3's behind each. The first, or last, layer's messages have nothing to hide behind.
     forward = compute / (4 if plan.recompute else 3)
-    room = (forward / (1 if plan.zero == 3 else micros), (compute - forward) / (1 if plan.zero >= 2 else micros))
-    early = {0: 0, 1: 1 / 2, 2: 1 / (micros + 1), 3: 1 / 3}[plan.zero]  # of the bytes: weights for forward
-    late = sum(max(0, takes["data"] * part - has) for part, has in zip((early, 1 - early), room, strict=True))
+    room = (
+        forward / (1 if plan.zero == 3 else micros),
+        (compute - forward) / (1 if plan.zero >= 2 else micros),
+    )
+    early = {0: 0, 1: 1 / 2, 2: 1 / (micros + 1), 3: 1 / 3}[
+        plan.zero
+    ]  # of the bytes: weights for forward
+    late = sum(
+        max(0, takes["data"] * part - has)
+        for part, has in zip((early, 1 - early), room, strict=True)
+    )
     seconds["data"] = max(takes["data"] * pp / model.layers, late)
     # The stages of a pipeline that fills work as they do later, the messages inside a stage included.
     seconds["bubble"] = (compute + seconds["tensor"]) * (pp - 1) / (micros * plan.chunks)
     return Cost(plan, memory, sent, seconds, takes["data"] - seconds["data"], cluster.memory)
 
 
-def _memory(i: int, model: Model, plan: Plan, micros: int, precision: Precision) -> dict[str, float]:
+def _memory(
+    i: int, model: Model, plan: Plan, micros: int, precision: Precision
+) -> dict[str, float]:
     """Bytes on rank `i` of the pipeline when 1F1B or the interleaved schedule holds the most micro-batches."""
     tp, pp, each, parts = plan.tp, plan.pp, precision.activation, plan.tp if plan.sequence else 1
     held = min(pp - i, micros)
     if plan.chunks > 1:  # as `schedules.interleaved` goes forward before its first backward
-        held = min((plan.chunks - 1) * pp + 2 * (pp - 1 - i) + 1, micros * plan.chunks) / plan.chunks
-    layer, tokens = model.activations(plan.micro, tp, each, sequence=plan.sequence), model.context * plan.micro
-    kept = held * model.layers / pp * (tokens * model.width * each / parts if plan.recompute else layer)
-    if i == pp - 1:  # the loss keeps its float32 logits, the last norm and the output layer their inputs
-        kept += tokens * (4 * model.vocabulary / (tp if model.split_vocabulary else 1) + 2 * each * model.width / parts)
+        held = (
+            min((plan.chunks - 1) * pp + 2 * (pp - 1 - i) + 1, micros * plan.chunks) / plan.chunks
+        )
+    layer, tokens = (
+        model.activations(plan.micro, tp, each, sequence=plan.sequence),
+        model.context * plan.micro,
+    )
+    kept = (
+        held
+        * model.layers
+        / pp
+        * (tokens * model.width * each / parts if plan.recompute else layer)
+    )
+    if (
+        i == pp - 1
+    ):  # the loss keeps its float32 logits, the last norm and the output layer their inputs
+        kept += tokens * (
+            4 * model.vocabulary / (tp if model.split_vocabulary else 1)
+            + 2 * each * model.width / parts
+        )
     passing = precision.gradient * (plan.zero >= 2) + 2 * precision.parameter * (plan.zero == 3)
     return states(model.stage(i, pp, tp), dp=plan.dp, zero=plan.zero, precision=precision) | {
-        "activations": kept + layer * plan.recompute, "gathered": model.layer(tp) * (plan.dp > 1) * passing}
+        "activations": kept + layer * plan.recompute,
+        "gathered": model.layer(tp) * (plan.dp > 1) * passing,
+    }
 
 
-def _traffic(model: Model, plan: Plan, micros: int, precision: Precision) -> tuple[dict[str, float], dict[str, float]]:
+def _traffic(
+    model: Model, plan: Plan, micros: int, precision: Precision
+) -> tuple[dict[str, float], dict[str, float]]:
     """Bytes that the busiest device sends in a step, and the messages it waits for, by kind of parallelism."""
     dp, tp, pp, layers = plan.dp, plan.tp, plan.pp, model.layers / plan.pp
     mine = max(model.stage(i, pp, tp) for i in {0, pp - 1})
-    gathers = 2 * micros if plan.zero == 3 else 1  # before forward and before backward, or once after the step
-    data = (ring("reduce-scatter", mine * precision.gradient, dp) * (micros if plan.zero >= 2 else 1)
-            + ring("all-gather", mine * precision.parameter, dp) * gathers)
+    gathers = (
+        2 * micros if plan.zero == 3 else 1
+    )  # before forward and before backward, or once after the step
+    data = (
+        ring("reduce-scatter", mine * precision.gradient, dp) * (micros if plan.zero >= 2 else 1)
+        + ring("all-gather", mine * precision.parameter, dp) * gathers
+    )
     once = {0: 2, 1: 2, 2: (micros + 1) * layers, 3: 3 * micros * layers}[plan.zero]
     hidden = model.context * plan.micro * model.width * precision.activation
     # All-reduces after attention and MLP, forward and backward; or as much in reduce-scatters and all-gathers.
@@ -234,8 +306,11 @@ def _traffic(model: Model, plan: Plan, micros: int, precision: Precision) -> tup
     sums = (4 + 2 * plan.recompute + plan.sequence) * layers * micros
     # Each part sends activations on and gradients back; the first and the last part, the only two of pp 2, one of them.
     hops = micros * (2 * plan.chunks - (pp == 2)) * (pp > 1)
-    sent = {"data": data, "tensor": sums * ring("all-reduce", hidden, tp),
-            "pipeline": hops * hidden / (tp if plan.sequence else 1)}
+    sent = {
+        "data": data,
+        "tensor": sums * ring("all-reduce", hidden, tp),
+        "pipeline": hops * hidden / (tp if plan.sequence else 1),
+    }
     return sent, {"data": once * (dp - 1), "tensor": sums * 2 * (tp - 1), "pipeline": hops}
 
 
@@ -247,10 +322,18 @@ def plans(model: Model, cluster: Cluster, *, devices: int, batch: int) -> list[C
     found = []
     for tp, pp in product(_divisors(devices), repeat=2):
         dp = devices // (tp * pp)
-        if tp > cluster.node or devices % (tp * pp) or model.heads % tp or model.layers % pp or batch % dp:
+        if (
+            tp > cluster.node
+            or devices % (tp * pp)
+            or model.heads % tp
+            or model.layers % pp
+            or batch % dp
+        ):
             continue
         plan = Plan(dp=dp, tp=tp, pp=pp, sequence=tp > 1 and model.context % tp == 0)
-        for micro, zero, again in product(_divisors(batch // dp), range(4 if dp > 1 else 1), (False, True)):
+        for micro, zero, again in product(
+            _divisors(batch // dp), range(4 if dp > 1 else 1), (False, True)
+        ):
             plan = replace(plan, micro=micro, zero=zero, recompute=again)
             found.append(estimate(model, plan, cluster, batch=batch))
     return sorted(found, key=lambda cost: (not cost.fits, cost.step, cost.total))

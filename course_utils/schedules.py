@@ -43,10 +43,16 @@ class Instruction(NamedTuple):
     @property
     def message(self) -> tuple[str, int, int]:
         """What sender and receiver agree on; between two parts the lower one counts."""
-        return self.what, self.stage - ((self.what == "activations") == (self.name == "receive")), self.micro
+        return (
+            self.what,
+            self.stage - ((self.what == "activations") == (self.name == "receive")),
+            self.micro,
+        )
 
     def __str__(self) -> str:
-        way = {"send": f" to rank {self.peer}", "receive": f" from rank {self.peer}"}.get(self.name, "")
+        way = {"send": f" to rank {self.peer}", "receive": f" from rank {self.peer}"}.get(
+            self.name, ""
+        )
         return f"{self.name}{self.what and ' ' + self.what} {self.micro}{way}"
 
 
@@ -62,8 +68,9 @@ def gpipe(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterato
         yield Instruction(name, rank, micro)
 
 
-def one_f_one_b(rank: int, ranks: int, micro_batches: int, chunks: int = 1,
-                split: bool = False) -> Iterator[Instruction]:
+def one_f_one_b(
+    rank: int, ranks: int, micro_batches: int, chunks: int = 1, split: bool = False
+) -> Iterator[Instruction]:
     """Forwards until the first gradient is back; from then on one backward and one forward in turns.
 
     split: zero-bubble; B, the input's gradient, comes at once; W, the weights', `rank` micro-batches later.
@@ -107,15 +114,26 @@ def rounds(ranks: int, micro_batches: int) -> int:
     return max(1, micro_batches // ranks)
 
 
-SCHEDULES = {"naive": naive, "GPipe": gpipe, "1F1B": one_f_one_b, "interleaved": interleaved,
-             "zero-bubble": functools.partial(one_f_one_b, split=True)}
+SCHEDULES = {
+    "naive": naive,
+    "GPipe": gpipe,
+    "1F1B": one_f_one_b,
+    "interleaved": interleaved,
+    "zero-bubble": functools.partial(one_f_one_b, split=True),
+}
 
 
 class Schedule:
     """What every rank does in one step; `schedule[rank]` is that rank's list of instructions, messages included."""
 
-    def __init__(self, orders: Iterable[Iterable[Instruction]], micro_batches: int, *, chunks: int = 1,
-                 name: str = "yours") -> None:
+    def __init__(
+        self,
+        orders: Iterable[Iterable[Instruction]],
+        micro_batches: int,
+        *,
+        chunks: int = 1,
+        name: str = "yours",
+    ) -> None:
         """orders: the forwards and backwards of rank 0, 1, …, all in halves if any is; messages are added here."""
         self.name, self.micro_batches, self.chunks = name, micro_batches, chunks
         self.orders = tuple(map(tuple, orders))
@@ -133,27 +151,45 @@ class Schedule:
     @property
     def held(self) -> tuple[float, ...]:
         """By rank: how many micro-batches' activations it holds at the most; a chunk of one counts as its part."""
-        change = {"forward": 1, "backward-input": 0}  # any other lets one go: W, too, needs the layers' inputs
+        change = {
+            "forward": 1,
+            "backward-input": 0,
+        }  # any other lets one go: W, too, needs the layers' inputs
         changes = ([change.get(step.name, -1) for step in order] for order in self.orders)
         return tuple(max(itertools.accumulate(each, initial=0)) / self.chunks for each in changes)
 
-    def simulate(self, *, forward: float = 1.0, backward: float = 2.0, link: float = 0.0) -> Timeline:
+    def simulate(
+        self, *, forward: float = 1.0, backward: float = 2.0, link: float = 0.0
+    ) -> Timeline:
         """When everything happens, if a rank needs `forward` and `backward` seconds for a micro-batch through all that
         it holds, and a message `link` seconds; a CourseError, if the ranks wait for each other for ever.
         """
         spans, arrives = self._play(forward, backward, link)
         needs = ([self.messages(step)[0] for step in order] for order in self.orders)
-        lost = ([need for need in order if need and need.message not in arrives][:1] for order in needs)
-        if stuck := [f"rank {rank} waits for {need.what} {need.micro} from rank {need.peer}"
-                     for rank, missing in enumerate(lost) for need in missing]:
-            raise CourseError(f"{self.name} never ends, because each waits for another: {'; '.join(stuck)}.")
+        lost = (
+            [need for need in order if need and need.message not in arrives][:1] for order in needs
+        )
+        if stuck := [
+            f"rank {rank} waits for {need.what} {need.micro} from rank {need.peer}"
+            for rank, missing in enumerate(lost)
+            for need in missing
+        ]:
+            raise CourseError(
+                f"{self.name} never ends, because each waits for another: {'; '.join(stuck)}."
+            )
         return Timeline(spans, title=self.name)
 
-    def _play(self, forward: float, backward: float, link: float) -> tuple[list[Span], dict[tuple, float]]:
+    def _play(
+        self, forward: float, backward: float, link: float
+    ) -> tuple[list[Span], dict[tuple, float]]:
         """The spans, and when each message is there, as far as the ranks get."""
         seconds = {"forward": forward, "backward": backward} | dict.fromkeys(
-            ("backward-input", "backward-weight"), backward / 2)
-        at, clock = [0] * self.ranks, [0.0] * self.ranks  # each rank's next instruction, and its time
+            ("backward-input", "backward-weight"), backward / 2
+        )
+        at, clock = (
+            [0] * self.ranks,
+            [0.0] * self.ranks,
+        )  # each rank's next instruction, and its time
         arrives: dict[tuple, float] = {}
         spans: list[Span] = []
         moved = True
@@ -170,7 +206,15 @@ class Schedule:
                     if made:  # sending does not keep a rank from computing
                         arrives[made.message] = clock[rank] + link
                         if link:
-                            spans.append(Span(rank, str(made), clock[rank], clock[rank] + link, "communication"))
+                            spans.append(
+                                Span(
+                                    rank,
+                                    str(made),
+                                    clock[rank],
+                                    clock[rank] + link,
+                                    "communication",
+                                )
+                            )
                     at[rank], moved = at[rank] + 1, True
         return spans, arrives
 
@@ -178,8 +222,12 @@ class Schedule:
         """What has to be received before a forward or backward, and what has to be sent after it."""
         ahead, what = (1, "activations") if step.name == "forward" else (-1, "gradients")
         ends = (("receive", step.stage - ahead), ("send", step.stage + ahead))
-        need, made = (Instruction(name, step.stage, step.micro, other % self.ranks, what)
-                      if 0 <= other < self.stages and step.name != "backward-weight" else None for name, other in ends)
+        need, made = (
+            Instruction(name, step.stage, step.micro, other % self.ranks, what)
+            if 0 <= other < self.stages and step.name != "backward-weight"
+            else None
+            for name, other in ends
+        )
         return need, made
 
     # A link may do its messages strictly in the order in which they were posted: nccl does, and knows no tags. If rank
@@ -191,19 +239,25 @@ class Schedule:
         """The place of each message, if each forward, backward or half takes 1; none where it is never made."""
         _, made = self._play(self.chunks, self.chunks * (1 + self.split), 0)
 
-        def further_on_first(message: tuple) -> tuple:  # of what is made at once, because it is needed first
+        def further_on_first(
+            message: tuple,
+        ) -> tuple:  # of what is made at once, because it is needed first
             what, part, _ = message
             return made[message], what, -part if what == "activations" else part
 
         return {message: i for i, message in enumerate(sorted(made, key=further_on_first))}
 
-    def _posted(self, order: Sequence[Instruction], number: dict[tuple, int]) -> Iterator[Instruction]:
+    def _posted(
+        self, order: Sequence[Instruction], number: dict[tuple, int]
+    ) -> Iterator[Instruction]:
         """One rank's order with its messages: each receive as late as it can be posted, in the common order."""
 
         def place(message: Instruction | None) -> float:
             return -1 if message is None else number.get(message.message, len(number))
 
-        receives = deque(sorted(filter(None, (self.messages(step)[0] for step in order)), key=place))
+        receives = deque(
+            sorted(filter(None, (self.messages(step)[0] for step in order)), key=place)
+        )
         for step in order:
             need, made = self.messages(step)
             while receives and place(receives[0]) <= place(need):
@@ -216,13 +270,23 @@ class Schedule:
 
     def _complete(self, rank: int, order: Sequence[Instruction]) -> None:
         """Every forward and backward that is this rank's, or both its halves, once, each after what it follows from."""
-        chain = ("forward", "backward-input", "backward-weight") if self.split else ("forward", "backward")
-        missing = {*itertools.product(chain, range(rank, self.stages, self.ranks), range(self.micro_batches))}
+        chain = (
+            ("forward", "backward-input", "backward-weight")
+            if self.split
+            else ("forward", "backward")
+        )
+        missing = {
+            *itertools.product(
+                chain, range(rank, self.stages, self.ranks), range(self.micro_batches)
+            )
+        }
         for step in order:
             key, who = step[:3], f"{self.name}, rank {rank}: {step}"
             if key not in missing:
                 raise CourseError(f"{who} is there twice, or not this rank's to do.")
-            if early := [name for name in chain[: chain.index(step.name)] if (name, *key[1:]) in missing]:
+            if early := [
+                name for name in chain[: chain.index(step.name)] if (name, *key[1:]) in missing
+            ]:
                 raise CourseError(f"{who} stands before its {early[-1]}, whose result it needs.")
             missing.remove(key)
         if missing:
@@ -233,8 +297,10 @@ class Schedule:
 def make(name: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> Schedule:
     """The schedule "naive", "GPipe", "1F1B", "interleaved" or "zero-bubble"; `chunks`: a rank's parts of the model."""
     if name == "interleaved" and (ranks < 2 or micro_batches % rounds(ranks, micro_batches)):
-        raise CourseError(f"interleaved needs 2 ranks or more, and takes micro-batches in equal rounds; {ranks} ranks "
-                          f"take {micro_batches} in {rounds(ranks, micro_batches)} rounds.")
+        raise CourseError(
+            f"interleaved needs 2 ranks or more, and takes micro-batches in equal rounds; {ranks} ranks "
+            f"take {micro_batches} in {rounds(ranks, micro_batches)} rounds."
+        )
     orders = (SCHEDULES[name](rank, ranks, micro_batches, chunks) for rank in range(ranks))
     return Schedule(orders, micro_batches, chunks=chunks, name=name)
 
@@ -248,8 +314,12 @@ def parse(orders: Iterable[str], micro_batches: int, *, name: str = "yours") -> 
     split = any("W" in text for text in orders)
     names = {"F": "forward", "B": "backward-input" if split else "backward", "W": "backward-weight"}
     for rank, text in enumerate(orders):
-        if not isinstance(text, str) or not all(re.fullmatch(r"[FBW]\d+", word) for word in text.split()):
-            raise CourseError(f"The order of rank {rank} is {text!r}: write one text such as 'F0 F1 B0 B1' (or W).")
+        if not isinstance(text, str) or not all(
+            re.fullmatch(r"[FBW]\d+", word) for word in text.split()
+        ):
+            raise CourseError(
+                f"The order of rank {rank} is {text!r}: write one text such as 'F0 F1 B0 B1' (or W)."
+            )
         lists.append([Instruction(names[word[0]], rank, int(word[1:])) for word in text.split()])
     return Schedule(lists, micro_batches, name=name)
 
@@ -258,4 +328,3 @@ def bubble(ranks: int, micro_batches: int, *, chunks: int = 1, split: bool = Fal
     """Share of a step in which a rank waits, 0 to 1: with GPipe and 1F1B, and, if there are as many micro-batches as
     ranks or more, with interleaved and with zero-bubble (`split`; F, B and W equally long)."""
     return (ranks - 1) / ((3 if split else chunks) * micro_batches + ranks - 1)
-

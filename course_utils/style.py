@@ -18,13 +18,20 @@ ROLE = {
     "other": "#8A7A00",
 }  # the colour of each kind of work in a timeline
 RANK = ("#0072B2", "#D55E00", "#009E73", "#C060A8", "#8A7A00", "#8A63D2", "#808080", "#00899B")
-DASH = ("", "7 3", "2 2.5", "9 3 2 3")  # of each rank (SVG units), from rank 4 on again: colour is never the only cue
+DASH = (
+    "",
+    "7 3",
+    "2 2.5",
+    "9 3 2 3",
+)  # of each rank (SVG units), from rank 4 on again: colour is never the only cue
 GREY = "#797979"  # text and axes of a PNG, which cannot follow the page: 4.3:1 on white and #111, the most there can be
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
 TEXT, SMALL = 12, 11  # font sizes in px
 WIDTH = 760  # a figure's full width in px
 GRID, AXIS, QUIET = 0.14, 0.5, 0.75  # opacities over currentColor
-BOX = f"max-width:{WIDTH}px;font:{TEXT}px {FONT};padding:4px 8px"  # what a picture in HTML stands in
+BOX = (
+    f"max-width:{WIDTH}px;font:{TEXT}px {FONT};padding:4px 8px"  # what a picture in HTML stands in
+)
 
 _WORDS = {
     "data": "data load loader batch fetch",
@@ -80,7 +87,11 @@ def duration(seconds: float, digits: int = 3) -> str:
         return f"{_rounded(1000 * seconds, digits)} ms"
     if seconds < 90:
         return f"{_rounded(seconds, digits)} s"
-    return f"{_rounded(seconds / 60, digits)} min" if seconds < 5400 else f"{_rounded(seconds / 3600, digits)} h"
+    return (
+        f"{_rounded(seconds / 60, digits)} min"
+        if seconds < 5400
+        else f"{_rounded(seconds / 3600, digits)} h"
+    )
 
 
 def size(count: float) -> str:

@@ -55,11 +55,16 @@ class Timeline:
     def between(self, start: float, end: float) -> "Timeline":
         """The same timeline from `start` to `end` (s); spans that cross a border are cut there."""
         inside = (s for s in self.spans if s.end > start and s.start < end)
-        return Timeline((replace(s, start=max(s.start, start), end=min(s.end, end)) for s in inside), title=self.title)
+        return Timeline(
+            (replace(s, start=max(s.start, start), end=min(s.end, end)) for s in inside),
+            title=self.title,
+        )
 
     def last(self, name: str) -> "Timeline":
         """The last step, where a step of every rank begins with the span `name`: from the first rank's on."""
-        begins = {s.rank: s.start for s in self.spans if s.name == name}  # sorted by start: the last of a rank stays
+        begins = {
+            s.rank: s.start for s in self.spans if s.name == name
+        }  # sorted by start: the last of a rank stays
         return self.between(min(begins.values()), self.end)
 
     def flat(self) -> "Timeline":
@@ -68,8 +73,14 @@ class Timeline:
         pieces = []
         for s in self.spans:
             at = s.start
-            inner = (o for o in self.spans if (o.rank, o.lane) == (s.rank, s.lane) and o.seconds < s.seconds
-                     and s.start <= o.start and o.end <= s.end)
+            inner = (
+                o
+                for o in self.spans
+                if (o.rank, o.lane) == (s.rank, s.lane)
+                and o.seconds < s.seconds
+                and s.start <= o.start
+                and o.end <= s.end
+            )
             for o in inner:
                 pieces.append(replace(s, start=at, end=max(at, o.start)))
                 at = max(at, o.end)
@@ -87,8 +98,15 @@ class Timeline:
 
     def overlap(self) -> float:
         """Seconds in which a rank computed and communicated at once, summed over ranks."""
-        return max(0.0, sum(self.busy(rank) + self.busy(rank, "communication")
-                            - self.busy(rank, "compute", "communication") for rank in self.ranks))
+        return max(
+            0.0,
+            sum(
+                self.busy(rank)
+                + self.busy(rank, "communication")
+                - self.busy(rank, "compute", "communication")
+                for rank in self.ranks
+            ),
+        )
 
     def idle(self) -> float:
         """Share of the timeline, 0 to 1, in which a rank computed nothing: the mean over ranks."""

@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-TERM = re.compile(r"\*\*([^*:]+)\*\*: (.+?)(?=\s*\*\*|\n\n|\Z)", re.DOTALL)  # "**Rank**: one process of …"
+TERM = re.compile(
+    r"\*\*([^*:]+)\*\*: (.+?)(?=\s*\*\*|\n\n|\Z)", re.DOTALL
+)  # "**Rank**: one process of …"
 LINK = re.compile(r"(?<!!)\[([^\]\[]+)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 BADGES = re.compile(r"<!-- badges -->.*?<!-- /badges -->\n*", re.DOTALL)
 
@@ -42,10 +44,16 @@ def glossary() -> str:
     """The terms that the notebooks' recaps define, each with the notebook it is from."""
     terms = []
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "markdown"]
+        cells = [
+            cell
+            for cell in json.loads(path.read_text())["cells"]
+            if cell["cell_type"] == "markdown"
+        ]
         title = re.match(r"# (.*)", "".join(cells[0]["source"]))[1]
         recap = "".join("".join(cell["source"]) for cell in cells[-2:]).partition("## Recap")[2]
         for term, meaning in TERM.findall(recap):
-            terms.append((term, f"{' '.join(meaning.split())} ([{title}](../notebooks/{path.name}))"))
+            terms.append(
+                (term, f"{' '.join(meaning.split())} ([{title}](../notebooks/{path.name}))")
+            )
     terms.sort(key=lambda term: term[0].lower())
     return "\n".join(f"**{term}**\n: {meaning}\n" for term, meaning in terms)

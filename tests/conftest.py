@@ -8,7 +8,9 @@ import pytest
 
 from .kernel import SETUP, Kernel
 
-os.environ["COURSE_BOARD"] = "0"  # kernels that tests start leave the board of whoever runs them alone
+os.environ["COURSE_BOARD"] = (
+    "0"  # kernels that tests start leave the board of whoever runs them alone
+)
 
 
 def pytest_sessionstart() -> None:

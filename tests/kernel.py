@@ -66,7 +66,9 @@ class Kernel:
             try:
                 message = self.client.get_iopub_msg(timeout=600)
             except queue.Empty:
-                raise TimeoutError(f"nothing came from the cell for 600 s; it printed: {answer.text[-2000:]}") from None
+                raise TimeoutError(
+                    f"nothing came from the cell for 600 s; it printed: {answer.text[-2000:]}"
+                ) from None
             if message["parent_header"].get("msg_id") != request:
                 continue
             kind, content = message["msg_type"], message["content"]
@@ -82,7 +84,14 @@ class Kernel:
     def server(self) -> psutil.Process | None:
         """The server that ranks are forked from."""
         children = self.process.children()
-        return next((child for child in children if "multiprocessing.forkserver" in " ".join(child.cmdline())), None)
+        return next(
+            (
+                child
+                for child in children
+                if "multiprocessing.forkserver" in " ".join(child.cmdline())
+            ),
+            None,
+        )
 
     def ranks(self) -> list[psutil.Process]:
         server = self.server()

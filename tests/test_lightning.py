@@ -17,7 +17,9 @@ from course_utils import LivePlot, RankError, launch, xla  # noqa: E402
 from course_utils.lessons import data, models  # noqa: E402
 from course_utils.lightning import LiveCallback, quiet, use_cores  # noqa: E402
 
-PLAIN = dict.fromkeys(["logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"], False)
+PLAIN = dict.fromkeys(
+    ["logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"], False
+)
 PLAIN["num_sanity_val_steps"] = 0
 DIGITS = data.digits()
 HELD_OUT = DataLoader(DIGITS.test, 45)
@@ -72,12 +74,19 @@ class Prints(L.Callback):
 def fit(module, replicas, *callbacks, **where):
     quiet()
     trainer = L.Trainer(max_epochs=2, callbacks=[*callbacks], devices=replicas, **PLAIN, **where)
-    trainer.fit(module, DataLoader(DIGITS.train, 256 // replicas, shuffle=True, drop_last=True), HELD_OUT)
+    trainer.fit(
+        module, DataLoader(DIGITS.train, 256 // replicas, shuffle=True, drop_last=True), HELD_OUT
+    )
     return trainer
 
 
 def accuracy(module):
-    return (module.model(DIGITS.test.tensors[0]).argmax(1) == DIGITS.test.tensors[1]).float().mean().item()
+    return (
+        (module.model(DIGITS.test.tensors[0]).argmax(1) == DIGITS.test.tensors[1])
+        .float()
+        .mean()
+        .item()
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -103,12 +112,16 @@ def test_in_this_process_the_trainer_is_drawn(capfd):
 @pytest.mark.parametrize(("where", "replicas"), [("ranks", 2), ("cores", 8)])
 def test_replicas_are_drawn_and_start_and_end_alike(where, replicas, capfd):
     def train(accelerator, **strategy):
-        trainer = fit(module := Module(), replicas, callback, Prints(), accelerator=accelerator, **strategy)
+        trainer = fit(
+            module := Module(), replicas, callback, Prints(), accelerator=accelerator, **strategy
+        )
         return flat(module), trainer.callback_metrics["accuracy"].item()
 
     callback = LiveCallback(plot := LivePlot("loss", "accuracy"))
     if where == "ranks":
-        weights, last = launch(train, "cpu", strategy="ddp", ranks=2, live=plot, device="cpu").results[0]
+        weights, last = launch(
+            train, "cpu", strategy="ddp", ranks=2, live=plot, device="cpu"
+        ).results[0]
     else:
         weights, last = train("tpu")  # the weights came back
     out, err = capfd.readouterr()

@@ -23,7 +23,9 @@ def gpus(monkeypatch):
         here = torch.device(kind) if count else None
         about = SimpleNamespace(name="NVIDIA H200", total_memory=140 * GIB)
         module = SimpleNamespace(get_device_properties=lambda index: about)
-        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: here)
+        monkeypatch.setattr(
+            torch.accelerator, "current_accelerator", lambda check_available=False: here
+        )
         monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
         monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: current)
         monkeypatch.setattr(torch, "get_device_module", lambda device: module)
@@ -46,7 +48,10 @@ def test_a_rank_on_each_of_several_accelerators_else_four_on_the_cpu(gpus, count
 def test_too_few_gpus(gpus):
     gpus(1)
     here = replace(discover(), cores=1.0)
-    assert (here.runs(4), here.how(4)) == ("4 ranks share 1 CPU core (1 GPU: too few); gloo", "virtual")
+    assert (here.runs(4), here.how(4)) == (
+        "4 ranks share 1 CPU core (1 GPU: too few); gloo",
+        "virtual",
+    )
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
@@ -92,10 +97,14 @@ def test_what_is_not_there_is_said_with_what_is(gpus):
     assert pick() == pick("cpu") == pick(torch.device("cpu")) == torch.device("cpu")
     assert pick("meta") == torch.device("meta")
     for want in ("cuda:7", "cuda", 0, -1, "gpu", ""):
-        with pytest.raises(DeviceError, match=f'"{want}" is no device of this machine. It has cpu: ask for one of'):
+        with pytest.raises(
+            DeviceError, match=f'"{want}" is no device of this machine. It has cpu: ask for one of'
+        ):
             pick(want)
     gpus(2)
-    with pytest.raises(DeviceError, match=r'"2" is no .* It has cpu, cuda:0, cuda:1: ask .* or call pick\(\)'):
+    with pytest.raises(
+        DeviceError, match=r'"2" is no .* It has cpu, cuda:0, cuda:1: ask .* or call pick\(\)'
+    ):
         pick(2)
 
 
@@ -107,15 +116,28 @@ def test_a_broken_driver_is_a_note(gpus, monkeypatch):
     monkeypatch.setattr(torch, "get_device_module", fails)
     here = discover()
     assert here.accelerators == ()
-    assert "note: the accelerator cannot be used: CUDA driver initialization failed\n" in repr(here) + "\n"
+    assert (
+        "note: the accelerator cannot be used: CUDA driver initialization failed\n"
+        in repr(here) + "\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("chips", "device", "xla", "row"),
     [
         (8, "0x0063", True, "● native     TPU v5e, 8 chips · torch_xla 2.9.0"),
-        (1, "0x0062", False, "○ not here   TPU v5p, 1 chip · torch_xla is not installed in this kernel"),
-        (1, "0x001f", False, "○ not here   none · torch_xla is not installed in this kernel"),  # another Google card
+        (
+            1,
+            "0x0062",
+            False,
+            "○ not here   TPU v5p, 1 chip · torch_xla is not installed in this kernel",
+        ),
+        (
+            1,
+            "0x001f",
+            False,
+            "○ not here   none · torch_xla is not installed in this kernel",
+        ),  # another Google card
         (0, "", True, "◐ virtual    virtual cores of XLA's CPU client · torch_xla 2.9.0"),
     ],
 )
@@ -123,20 +145,31 @@ def test_tpu_and_its_package(tmp_path, monkeypatch, chips, device, xla, row):
     for i in range(chips):
         write(tmp_path, {f"{i}/vendor": "0x1ae0", f"{i}/device": device})
     monkeypatch.setattr(machine, "PCI", tmp_path)
-    monkeypatch.setattr(machine, "distributions", lambda name: [SimpleNamespace(version="2.9.0")] * xla)
+    monkeypatch.setattr(
+        machine, "distributions", lambda name: [SimpleNamespace(version="2.9.0")] * xla
+    )
     assert row in repr(discover())
 
 
 def test_a_containers_limits(monkeypatch, tmp_path):
     """On a machine with 8 cores and 64 GiB, 60 of them free."""
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=60 * GIB))
+    monkeypatch.setattr(
+        psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=60 * GIB)
+    )
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
     for cores, memory in (("1600000 100000", 128 * GIB), ("max 100000", "max")):
         write(tmp_path, {"cpu.max": cores, "memory.max": memory})
         assert (usable_cores(), usable_memory()) == (8, (64 * GIB, 60 * GIB))
-    write(tmp_path, {"cpu.max": "150000 100000", "memory.max": 4 * GIB, "memory.current": 3 * GIB,
-                     "memory.stat": f"anon 1\ninactive_file {GIB}\nactive_file 7"})
+    write(
+        tmp_path,
+        {
+            "cpu.max": "150000 100000",
+            "memory.max": 4 * GIB,
+            "memory.current": 3 * GIB,
+            "memory.stat": f"anon 1\ninactive_file {GIB}\nactive_file 7",
+        },
+    )
     assert usable_cores() == 1.5
     assert usable_memory() == (4 * GIB, 2 * GIB), "cached file pages are given back when needed"
     assert re.search(r"CPU +● native +1\.5 cores of ", repr(discover()))

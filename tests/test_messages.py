@@ -19,8 +19,16 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
     "launch('train')": (lambda: launch("train"), "'train'", "the function itself"),
     "ranks=0": (lambda: launch(train, ranks=0), "ranks=0", "1 to 64"),
     "device='gpu'": (lambda: launch(train, device="gpu"), "gpu", "cpu"),
-    "an argument that cannot be pickled": (lambda: launch(train, threading.Lock()), "cannot pickle", "inside the"),
-    "pictures.collective('all_gather')": (lambda: pictures.collective("all_gather"), "'all_gather'", "all-gather"),
+    "an argument that cannot be pickled": (
+        lambda: launch(train, threading.Lock()),
+        "cannot pickle",
+        "inside the",
+    ),
+    "pictures.collective('all_gather')": (
+        lambda: pictures.collective("all_gather"),
+        "'all_gather'",
+        "all-gather",
+    ),
     "check.shared_some": (lambda: check.shared_some, "shared_some", "shared_sum"),
 }
 
@@ -33,7 +41,9 @@ def test_says_what_it_got_and_what_to_do_in_plain_and_few_words(mistake, value, 
     assert value in text
     assert todo in text
     assert 20 <= len(text) <= 400
-    blame = re.search(r"\b(invalid|illegal|bad|wrong|sorry|please|oops|unfortunately)\b", text, re.IGNORECASE)
+    blame = re.search(
+        r"\b(invalid|illegal|bad|wrong|sorry|please|oops|unfortunately)\b", text, re.IGNORECASE
+    )
     assert not blame, f"{blame[0]!r} says neither what nor why: {text}"
 
 

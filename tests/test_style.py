@@ -16,19 +16,28 @@ def contrast(one: str, other: str) -> float:
 
 def test_every_colour_can_be_seen_on_light_and_dark_pages():
     for page in ("#ffffff", "#111111"):
-        assert all(contrast(color, page) >= 3 for color in (*style.RANK, *style.ROLE.values())), page
+        assert all(contrast(color, page) >= 3 for color in (*style.RANK, *style.ROLE.values())), (
+            page
+        )
         assert contrast(style.GREY, page) >= 4.3
 
 
 def as_seen_without_green(color: str) -> list[float]:
     """Deuteranopia as Machado, Oliveira and Fernandes (2009) give it, in sRGB."""
-    matrix = ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881))
+    matrix = (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    )
     rgb = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
     return [sum(a * b for a, b in zip(row, rgb, strict=True)) for row in matrix]
 
 
 def test_four_ranks_differ_in_colour_for_colour_blind_readers_and_all_by_their_dashes():
-    for colors in (style.RANK[:4], [style.ROLE[role] for role in ("data", "forward", "backward", "optimizer")]):
+    for colors in (
+        style.RANK[:4],
+        [style.ROLE[role] for role in ("data", "forward", "backward", "optimizer")],
+    ):
         for one, other in itertools.combinations(map(as_seen_without_green, colors), 2):
             assert max(abs(a - b) for a, b in zip(one, other, strict=True)) > 45
     assert len({(style.color(rank), style.dash(rank)) for rank in range(16)}) == 16
@@ -36,10 +45,22 @@ def test_four_ranks_differ_in_colour_for_colour_blind_readers_and_all_by_their_d
 
 
 def test_role_of_a_span_by_its_name():
-    said = {"forward": "forward", "Forward 3": "forward", "all_reduce bucket 2": "communication", "step": "optimizer",
-            "all-gather": "communication", "send activations": "communication", "optimizer.step": "optimizer",
-            "load data": "data", "waiting": "idle", "wait for batch": "idle", "stepwise": "other", "": "other",
-            "all_to_all": "communication", "all of it": "other"}
+    said = {
+        "forward": "forward",
+        "Forward 3": "forward",
+        "all_reduce bucket 2": "communication",
+        "step": "optimizer",
+        "all-gather": "communication",
+        "send activations": "communication",
+        "optimizer.step": "optimizer",
+        "load data": "data",
+        "waiting": "idle",
+        "wait for batch": "idle",
+        "stepwise": "other",
+        "": "other",
+        "all_to_all": "communication",
+        "all of it": "other",
+    }
     assert {name: style.role_of(name) for name in said} == said
 
 
@@ -48,9 +69,28 @@ def test_alt_text_cannot_leave_its_attribute():
 
 
 def test_durations_and_sizes_as_one_reads_them():
-    said = {0.0124: "12.4 ms", 0.9999: "1,000 ms", 3.24: "3.24 s", 89.9: "89.9 s", 750: "12.5 min", 5400: "1.5 h",
-            3.6e6: "1,000 h"}
+    said = {
+        0.0124: "12.4 ms",
+        0.9999: "1,000 ms",
+        3.24: "3.24 s",
+        89.9: "89.9 s",
+        750: "12.5 min",
+        5400: "1.5 h",
+        3.6e6: "1,000 h",
+    }
     assert {seconds: style.duration(seconds) for seconds in said} == said
-    assert [style.duration(seconds, 2) for seconds in (0.456, 3.24, 45.3, 749)] == ["456 ms", "3.2 s", "45 s", "12 min"]
-    said = {0: "0 B", 999: "999 B", 999.6: "1 kB", 31_400_000_000: "31.4 GB", 999.7e9: "1 TB", 2_048e12: "2,048 TB"}
+    assert [style.duration(seconds, 2) for seconds in (0.456, 3.24, 45.3, 749)] == [
+        "456 ms",
+        "3.2 s",
+        "45 s",
+        "12 min",
+    ]
+    said = {
+        0: "0 B",
+        999: "999 B",
+        999.6: "1 kB",
+        31_400_000_000: "31.4 GB",
+        999.7e9: "1 TB",
+        2_048e12: "2,048 TB",
+    }
     assert {count: style.size(count) for count in said} == said

@@ -25,26 +25,45 @@ BINDER = """\n[![Open in Binder](https://mybinder.org/badge_logo.svg)](https://m
 
 def with_badges(text: str, badges: str) -> str:
     """A page with these badges under its title, in place of those that it has; "": without."""
-    title, rest = re.sub(r"\n*<!-- badges -->.*?<!-- /badges -->", "", text, flags=re.DOTALL).split("\n", 1)
-    return f"{title}\n\n<!-- badges -->\n{badges}\n<!-- /badges -->\n{rest}" if badges else f"{title}\n{rest}"
+    title, rest = re.sub(r"\n*<!-- badges -->.*?<!-- /badges -->", "", text, flags=re.DOTALL).split(
+        "\n", 1
+    )
+    return (
+        f"{title}\n\n<!-- badges -->\n{badges}\n<!-- /badges -->\n{rest}"
+        if badges
+        else f"{title}\n{rest}"
+    )
 
 
 def stamp(root: Path, repo: str) -> None:
     """Write the address into all pages of a checkout; "" takes it out. Raises SystemExit where it is no owner/name."""
     if repo and not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
-        raise SystemExit(f"REPO={repo}: say owner/name, as in REPO=jane/one-to-many, or REPO= to take the address out.")
+        raise SystemExit(
+            f"REPO={repo}: say owner/name, as in REPO=jane/one-to-many, or REPO= to take the address out."
+        )
     owner, _, name = repo.partition("/")
     readme = root / "README.md"
-    readme.write_text(with_badges(readme.read_text(), README.format(repo=repo, owner=owner, name=name) if repo else ""))
+    readme.write_text(
+        with_badges(
+            readme.read_text(), README.format(repo=repo, owner=owner, name=name) if repo else ""
+        )
+    )
     for path in root.glob("notebooks/*.ipynb"):
         page = json.loads(path.read_text())
         cells = page["cells"] = [cell for cell in page["cells"] if cell.get("id") != "install"]
-        badges = NOTEBOOK + (BINDER if page["metadata"]["kernelspec"]["name"] != "xla" else "")  # no room for xla there
-        head = with_badges("".join(cells[0]["source"]), badges.format(repo=repo, page=path.name) if repo else "")
+        badges = NOTEBOOK + (
+            BINDER if page["metadata"]["kernelspec"]["name"] != "xla" else ""
+        )  # no room for xla there
+        head = with_badges(
+            "".join(cells[0]["source"]), badges.format(repo=repo, page=path.name) if repo else ""
+        )
         cells[0]["source"] = head.splitlines(keepends=True)
         if repo:
             first = next(i for i, cell in enumerate(cells) if cell["cell_type"] == "code")
-            cells.insert(first, nbformat.v4.new_code_cell(INSTALL.format(repo=repo).splitlines(True), id="install"))
+            cells.insert(
+                first,
+                nbformat.v4.new_code_cell(INSTALL.format(repo=repo).splitlines(True), id="install"),
+            )
         path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n")
 
 

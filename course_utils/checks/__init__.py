@@ -31,7 +31,9 @@ def __getattr__(name: str) -> Exercise:
     known = all_exercises()
     if name not in known:
         near = difflib.get_close_matches(name, known, cutoff=0.0)
-        raise UnknownExercise(f"There is no exercise check.{name}. Did you mean check.{' or check.'.join(near)}?")
+        raise UnknownExercise(
+            f"There is no exercise check.{name}. Did you mean check.{' or check.'.join(near)}?"
+        )
     return known[name]
 
 

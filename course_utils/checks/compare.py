@@ -34,28 +34,46 @@ def difference(expected: Any, got: Any, tol: float) -> Difference | None:
     """
     if isinstance(expected, AtMost):
         # `expected` is the solution's cost, or a mistake's that is too high; only the same mistake costs as much.
-        if got.value == expected.value or (got.value <= got.most and expected.value <= expected.most):
+        if got.value == expected.value or (
+            got.value <= got.most and expected.value <= expected.most
+        ):
             return None
         return Difference("more than is allowed", f"at most {expected.most:,}", f"{got.value:,}")
     if isinstance(expected, torch.Tensor) and (expected.dim() or expected.is_meta):
         return _of_tensors(expected, got, tol)
     given, expected, got = got, _plain(expected), _plain(got)
-    if any(isinstance(expected, container) > isinstance(got, container) for container in (Mapping, list)):
+    if any(
+        isinstance(expected, container) > isinstance(got, container)
+        for container in (Mapping, list)
+    ):
         return _of_kinds(kind(expected), expected, given)
     if isinstance(expected, Mapping):
         if expected.keys() != got.keys():
-            return Difference("other names than expected", show(repr([*expected])), show(repr([*got])))
+            return Difference(
+                "other names than expected", show(repr([*expected])), show(repr([*got]))
+            )
         return _first(((f"{key!r}: ", expected[key], got[key]) for key in expected), tol)
     if isinstance(expected, list):
         both = show(expected), show(given)
         if len(expected) != len(got):
-            return Difference(f"{len(expected) or 'none'} of them expected, these are {len(got)}", *both)
-        found = _first(((f"number {i}: ", *pair) for i, pair in enumerate(zip(expected, got, strict=True))), tol)
-        return Difference(found.words, *both) if found and len(both[0]) <= 80 and both[0] != both[1] else found
+            return Difference(
+                f"{len(expected) or 'none'} of them expected, these are {len(got)}", *both
+            )
+        found = _first(
+            ((f"number {i}: ", *pair) for i, pair in enumerate(zip(expected, got, strict=True))),
+            tol,
+        )
+        return (
+            Difference(found.words, *both)
+            if found and len(both[0]) <= 80 and both[0] != both[1]
+            else found
+        )
     if isinstance(expected, Real) and not isinstance(expected, bool):
         if isinstance(got, bool) or not isinstance(got, Real):
             return _of_kinds("a number", expected, given)
-        if math.isclose(expected, got, rel_tol=tol, abs_tol=tol) or (expected != expected and got != got):
+        if math.isclose(expected, got, rel_tol=tol, abs_tol=tol) or (
+            expected != expected and got != got
+        ):
             return None
         return Difference(f"off by {abs(expected - got):.3g}", *_apart(expected, got))
     if type(expected) is type(got) and expected == got:
@@ -75,7 +93,13 @@ def show(value: Any, limit: int = 200) -> str:
     elif isinstance(value, Mapping):
         text = f"{{{', '.join(f'{key!r}: {show(one)}' for key, one in value.items())}}}"
     else:
-        text = f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else repr(value)
+        text = (
+            f"{value:.6g}"
+            if isinstance(value, float)
+            else value
+            if isinstance(value, str)
+            else repr(value)
+        )
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -83,7 +107,13 @@ def kind(value: Any) -> str:
     """What a value is, in a learner's words: "a list", "an int", "nothing"."""
     if value is None:
         return "nothing (None)"
-    name = "tensor" if isinstance(value, torch.Tensor) else "text" if isinstance(value, str) else type(value).__name__
+    name = (
+        "tensor"
+        if isinstance(value, torch.Tensor)
+        else "text"
+        if isinstance(value, str)
+        else type(value).__name__
+    )
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
@@ -101,7 +131,9 @@ def _first(pairs: Any, tol: float) -> Difference | None:
 
 def _of_kinds(wanted: str, expected: Any, got: Any) -> Difference:
     both = show(expected), show(got)
-    both = both if both[0] != both[1] else (repr(expected), repr(got))  # the number 7 and the text "7"
+    both = (
+        both if both[0] != both[1] else (repr(expected), repr(got))
+    )  # the number 7 and the text "7"
     return Difference(f"{wanted} was expected, this is {kind(got)}", *both)
 
 
@@ -113,7 +145,9 @@ def _apart(expected: float, got: float) -> tuple[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (np.generic, np.ndarray)) or (isinstance(value, torch.Tensor) and not value.is_meta):
+    if isinstance(value, (np.generic, np.ndarray)) or (
+        isinstance(value, torch.Tensor) and not value.is_meta
+    ):
         return value.tolist()
     return list(value) if isinstance(value, (range, tuple)) else value
 
@@ -122,7 +156,9 @@ def _of_tensors(expected: torch.Tensor, got: Any, tol: float) -> Difference | No
     if isinstance(got, np.ndarray):
         got = torch.as_tensor(got)
     if not isinstance(got, torch.Tensor):
-        return Difference(f"a tensor was expected, this is {kind(got)}", f"tensor({show(expected)})", show(got))
+        return Difference(
+            f"a tensor was expected, this is {kind(got)}", f"tensor({show(expected)})", show(got)
+        )
     for name in ("shape", "device", "dtype", "requires_grad"):
         wanted, its = getattr(expected, name), getattr(got, name)
         if wanted != its:
@@ -131,11 +167,18 @@ def _of_tensors(expected: torch.Tensor, got: Any, tol: float) -> Difference | No
     if expected.is_meta:
         return None
     a, b = (tensor.detach().cpu().double() for tensor in (expected, got))
-    off = torch.where(torch.isclose(a, b, rtol=tol, atol=tol, equal_nan=True), 0.0, (a - b).abs().nan_to_num(torch.inf))
+    off = torch.where(
+        torch.isclose(a, b, rtol=tol, atol=tol, equal_nan=True),
+        0.0,
+        (a - b).abs().nan_to_num(torch.inf),
+    )
     if not off.any():
         return None
     if expected.numel() <= 12 and show(expected) != show(got):
         return Difference(f"off by {off.max():.3g} at most", show(expected), show(got))
     at = torch.unravel_index(off.argmax(), off.shape)
     where = f" at [{', '.join(str(int(i)) for i in at)}]"
-    return Difference(f"off by {off.max():.3g} at most", *(text + where for text in _apart(a[at].item(), b[at].item())))
+    return Difference(
+        f"off by {off.max():.3g} at most",
+        *(text + where for text in _apart(a[at].item(), b[at].item())),
+    )

@@ -47,7 +47,9 @@ from .verdict import Verdict
 
 Look = Callable[[Callable], Iterator[tuple]]
 AT = "\0looks at "  # before the words of a look, in what a rank prints
-ELSEWHERE = 30.0  # seconds that the libraries of an accelerator may take to start, on top of the limit
+ELSEWHERE = (
+    30.0  # seconds that the libraries of an accelerator may take to start, on top of the limit
+)
 
 found: dict[str, Exercise] = {}  # those whose module is imported
 
@@ -88,7 +90,9 @@ class Exercise:
 
     def __post_init__(self) -> None:
         self.name = self.published.__name__
-        self.here |= sys.platform == "win32" and not self.ranks  # there are no ranks on Windows, and no limit
+        self.here |= (
+            sys.platform == "win32" and not self.ranks
+        )  # there are no ranks on Windows, and no limit
         self.__doc__ = f"check.{self.name}({self.name}): see what is right and what is missing."
 
     def __repr__(self) -> str:
@@ -110,27 +114,41 @@ class Exercise:
         try:
             for ranks in self.ranks or (1,):
                 by_rank = self._seen(self.published, answer, ranks)
-                rank, seen = min(enumerate(by_rank), key=lambda one: (one[1].same, one[1].different is None))
+                rank, seen = min(
+                    enumerate(by_rank), key=lambda one: (one[1].same, one[1].different is None)
+                )
                 if seen.different:
                     break
             else:
                 return Verdict(name, "solved", seen.words)
         except CannotBeSent as error:
-            why = f"It uses what no other process can get; make it inside the function: {error.why}."
+            why = (
+                f"It uses what no other process can get; make it inside the function: {error.why}."
+            )
             return Verdict(name, "wrong", why)
         except RankError as error:
             return self._wrong(answer, _in_words(error, self.ranks))
         if all(one.nothing for one in by_rank):
-            return Verdict(name, "not yet", "It still returns nothing. Fill it in, then run this cell again.")
+            return Verdict(
+                name, "not yet", "It still returns nothing. Fill it in, then run this cell again."
+            )
         units = f"{ranks} {self.unit}{'s' * (ranks > 1)}, {self.unit} {rank}"
         where = f"{units}: {seen.words}" if self.ranks else seen.words
         because = next(self._because(answer, ranks, seen.same), seen.different.words)
-        return self._wrong(answer, f"{where}: {because}", seen.different.expected, seen.different.got)
+        return self._wrong(
+            answer, f"{where}: {because}", seen.different.expected, seen.different.got
+        )
 
     def _wrong(self, answer: Callable, text: str, *both: str) -> Verdict:
         if unfinished(answer):
-            return Verdict(self.name, "not yet", "There is still a `...` in it. Fill it in, then run this cell again.")
-        return Verdict(self.name, "wrong", text if text[-1] in ".?" or "\n" in text else f"{text}.", *both)
+            return Verdict(
+                self.name,
+                "not yet",
+                "There is still a `...` in it. Fill it in, then run this cell again.",
+            )
+        return Verdict(
+            self.name, "wrong", text if text[-1] in ".?" or "\n" in text else f"{text}.", *both
+        )
 
     def _because(self, answer: Callable, ranks: int, same: int) -> Iterator[str]:
         """The sentences of those mistakes that do what the answer does, where it is not the solution's."""
@@ -146,7 +164,9 @@ class Exercise:
             return [_in_this_process(*task)]
         where = {} if self.ranks else {"device": "cpu", "init_group": False}
         more = ELSEWHERE if torch.accelerator.is_available() and self.ranks else 0.0
-        return self.launch(*task, ranks=ranks, time_limit=self.seconds + more, show=False, **where).results
+        return self.launch(
+            *task, ranks=ranks, time_limit=self.seconds + more, show=False, **where
+        ).results
 
 
 def _in_this_process(function: Callable, *args: Any) -> Seen:
@@ -171,12 +191,16 @@ def _look_at(look: Look, reference: Callable, answer: Callable, tol: float, mist
         try:
             _, got, *_ = next(values)
         except RuntimeError as error:
-            if isinstance(error.__cause__, StopIteration):  # a `next` of the answer's, which no generator lets through
+            if isinstance(
+                error.__cause__, StopIteration
+            ):  # a `next` of the answer's, which no generator lets through
                 raise error.__cause__ from None
             raise
         different = difference(expected, got, *(own or [tol])) if words else None
         if _anywhere(different):
-            return Seen(same, words, different, nothing=same == 0 and got is None and expected is not None)
+            return Seen(
+                same, words, different, nothing=same == 0 and got is None and expected is not None
+            )
         same += 1
     return Seen(same, words="" if words else got)
 
@@ -185,7 +209,9 @@ def _as_they_are(values: Iterator[tuple], mistaken: bool) -> Iterator[tuple]:
     """Values as they are now, since a weight goes on changing; a mistake's end where it raises."""
     try:
         for words, value, *tol in values:
-            value = tree_map_only(torch.Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), value)
+            value = tree_map_only(
+                torch.Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), value
+            )
             yield words, value, *tol
     except Exception:
         if not mistaken:
@@ -204,10 +230,16 @@ def _anywhere(different: Difference | None) -> bool:
 def _in_words(error: RankError, ranks: tuple[int, ...]) -> str:
     """What is said of a failure in the ranks: a check has no `time_limit` of the learner's and leaves no `error`."""
     text = error.said.replace("after the time limit of", "after")
-    reached = [line for line in error.run.output[error.rank or 0].splitlines() if line.startswith(AT)]
-    text = re.sub(r"waits? in all_gather_object here: \(no line known\)", "had returned", text)  # in _anywhere
+    reached = [
+        line for line in error.run.output[error.rank or 0].splitlines() if line.startswith(AT)
+    ]
+    text = re.sub(
+        r"waits? in all_gather_object here: \(no line known\)", "had returned", text
+    )  # in _anywhere
     if not ranks:
         text = re.sub(r"^rank 0 (of 1 )?", "It ", text, flags=re.MULTILINE)
         if "\n" not in text:  # no line of the learner's: the look could not use what it got
-            text = text.replace("It raised", "What it returned cannot be used:").replace(": CourseError:", ":")
+            text = text.replace("It raised", "What it returned cannot be used:").replace(
+                ": CourseError:", ":"
+            )
     return f"{reached[-1].removeprefix(AT)}: {text}" if reached and reached[-1] != AT else text

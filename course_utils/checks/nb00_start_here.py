@@ -36,10 +36,16 @@ def added_before(call: Callable[[], object], n: int) -> tuple[int, int]:
     return mine, given[0].item()
 
 
-@exercise(shared_sum, ranks=(1, 2, 4), tol=0, mistakes={
-    "this is the share of one rank; the shares of all have to be added up":
-        lambda n: sum(range(dist.get_rank(), n, dist.get_world_size())),
-})
+@exercise(
+    shared_sum,
+    ranks=(1, 2, 4),
+    tol=0,
+    mistakes={
+        "this is the share of one rank; the shares of all have to be added up": lambda n: sum(
+            range(dist.get_rank(), n, dist.get_world_size())
+        ),
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     for n in (10, 5, 4, 2, 1, 0, 100_003):
         with Traffic() as traffic:
@@ -50,6 +56,9 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"shared_sum({n}): what the ranks exchange", "nothing" if alone else "something"
     mine, brought = added_before(lambda: answer(10), 10)
     all_of_it = dist.get_world_size() > 1 and mine == brought
-    yield "how much of the sum for n = 10 this rank adds up by itself", "all of it" if all_of_it else "its share"
+    yield (
+        "how much of the sum for n = 10 this rank adds up by itself",
+        "all of it" if all_of_it else "its share",
+    )
     yield "what all ranks bring to all_reduce for n = 10, each number added by one of them", brought
     yield "", "The same total on every rank: on 1, 2 and 4 of them."

@@ -31,7 +31,21 @@ def scores(x, device):
 class Arithmetic(TorchDispatchMode):
     """On which devices more than four numbers at once are computed: rows do, the four numbers of a constant do not."""
 
-    NAMES = ("mv", "mm", "addmm", "addmv", "bmm", "dot", "sub", "rsub", "mul", "div", "sum", "add", "neg")
+    NAMES = (
+        "mv",
+        "mm",
+        "addmm",
+        "addmv",
+        "bmm",
+        "dot",
+        "sub",
+        "rsub",
+        "mul",
+        "div",
+        "sum",
+        "add",
+        "neg",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,14 +59,26 @@ class Arithmetic(TorchDispatchMode):
         return result
 
 
-@exercise(scores, tol=1e-4, mistakes={
-    "it is computed on the CPU; `x.to(device)` returns a new tensor and leaves x where it is":
-        lambda x, device: scores(x, "cpu"),
-})
+@exercise(
+    scores,
+    tol=1e-4,
+    mistakes={
+        "it is computed on the CPU; `x.to(device)` returns a new tensor and leaves x where it is": lambda x, device: (
+            scores(x, "cpu")
+        ),
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     for device in ("cpu", "meta"):
-        for x in (torch.arange(28.0).reshape(7, 4) ** 2, torch.arange(20).reshape(5, 4), torch.ones(5, 3, 4)):
-            call, given = f'scores(x, "{device}") for x of shape {tuple(x.shape)}, {x.dtype}', x.clone()
+        for x in (
+            torch.arange(28.0).reshape(7, 4) ** 2,
+            torch.arange(20).reshape(5, 4),
+            torch.ones(5, 3, 4),
+        ):
+            call, given = (
+                f'scores(x, "{device}") for x of shape {tuple(x.shape)}, {x.dtype}',
+                x.clone(),
+            )
             with Arithmetic() as arithmetic:
                 found = answer(given, device)
             yield call, found.detach() if isinstance(found, torch.Tensor) else found
@@ -69,25 +95,57 @@ def move(batch, device):
         return batch.to(device)
     if isinstance(batch, dict):
         return {key: move(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a namedtuple takes its values one by one
+    if isinstance(batch, tuple) and hasattr(
+        batch, "_fields"
+    ):  # a namedtuple takes its values one by one
         return type(batch)(*(move(value, device) for value in batch))
     if isinstance(batch, (list, tuple)):
         return type(batch)(move(value, device) for value in batch)
     return batch
 
 
-@exercise(move, tol=0, mistakes={
-    "a container inside a container has to be taken apart, too": lambda batch, device: {
-        key: value.to(device) if torch.is_tensor(value) else value for key, value in batch.items()},
-})
+@exercise(
+    move,
+    tol=0,
+    mistakes={
+        "a container inside a container has to be taken apart, too": lambda batch, device: {
+            key: value.to(device) if torch.is_tensor(value) else value
+            for key, value in batch.items()
+        },
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     for device in ("meta", "cpu"):
         x, y = torch.arange(6.0).reshape(2, 3), torch.tensor([1, 0])
-        nested = {"x": x, "pair": (x, y), "more": [{"y": y, 3: "three"}, "cat", 7, None, [[x], (y,)]], "on": True}
-        empty = {"zero": 0, "no": False, "text": "", "dict": {}, "list": [], "tuple": (), "none": None}
-        others = {"weight": nn.Parameter(x, False), "array": np.ones(2), "set": {1}, "range": range(2)}
-        for words, batch in (("a nested dict", nested), ("(x, [y])", (x, [y])), ("x", x),
-                             ("a dict of what is empty", empty), ("a dict of other things", others), ("0", 0)):
+        nested = {
+            "x": x,
+            "pair": (x, y),
+            "more": [{"y": y, 3: "three"}, "cat", 7, None, [[x], (y,)]],
+            "on": True,
+        }
+        empty = {
+            "zero": 0,
+            "no": False,
+            "text": "",
+            "dict": {},
+            "list": [],
+            "tuple": (),
+            "none": None,
+        }
+        others = {
+            "weight": nn.Parameter(x, False),
+            "array": np.ones(2),
+            "set": {1},
+            "range": range(2),
+        }
+        for words, batch in (
+            ("a nested dict", nested),
+            ("(x, [y])", (x, [y])),
+            ("x", x),
+            ("a dict of what is empty", empty),
+            ("a dict of other things", others),
+            ("0", 0),
+        ):
             call = f'move({words}, "{device}")'
             found = answer(batch, device)
             yield call, found

@@ -15,20 +15,30 @@ from torch.nn.functional import cross_entropy
 from .exercise import exercise
 
 
-def small(device: str = "cpu", *, seed: int = 5, lr: float = 0.2) -> tuple[nn.Module, torch.optim.Optimizer]:
+def small(
+    device: str = "cpu", *, seed: int = 5, lr: float = 0.2
+) -> tuple[nn.Module, torch.optim.Optimizer]:
     """A network with buffers, whose first part has no weights, and its optimizer; the same for the same seed."""
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).to(device)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)
+    ).to(device)
     return model, torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
 
 
 def batches(*rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(7)
-    return [(5 * torch.randn(n, 6, generator=generator), torch.randint(3, (n,), generator=generator)) for n in rows]
+    return [
+        (5 * torch.randn(n, 6, generator=generator), torch.randint(3, (n,), generator=generator))
+        for n in rows
+    ]
 
 
 def inside(model: nn.Module) -> dict[str, Any]:
-    return {**model.state_dict(), "modes": ["train" if part.training else "eval" for part in model.modules()]}
+    return {
+        **model.state_dict(),
+        "modes": ["train" if part.training else "eval" for part in model.modules()],
+    }
 
 
 def train_step(model, optimizer, x, y):
@@ -49,10 +59,12 @@ def old_gradients_too(model, optimizer, x, y):
     return loss.detach()
 
 
-@exercise(train_step, mistakes={
-    "gradients of an earlier backward are in it, too: `optimizer.zero_grad()` belongs before `backward()`":
-        old_gradients_too,
-})
+@exercise(
+    train_step,
+    mistakes={
+        "gradients of an earlier backward are in it, too: `optimizer.zero_grad()` belongs before `backward()`": old_gradients_too,
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     model, optimizer = small()
     for parameter in model.parameters():
@@ -64,8 +76,13 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"step {step}: the loss before it", loss
         yield f"step {step}: the model after it", inside(model)
         yield f"step {step}: the batch after it", [x, y]
-    model, optimizer = small("meta")  # the second device of every machine: no values there, but all its rules
-    yield "a model on meta, a batch on the CPU: the loss, without its graph", answer(model, optimizer, *batches(8)[0])
+    model, optimizer = small(
+        "meta"
+    )  # the second device of every machine: no values there, but all its rules
+    yield (
+        "a model on meta, a batch on the CPU: the loss, without its graph",
+        answer(model, optimizer, *batches(8)[0]),
+    )
     yield "a model on meta, a batch on the CPU: where the model is", str(model[1].weight.device)
     yield "", "It trains on the CPU, and follows its model to another device."
 
@@ -79,25 +96,38 @@ def resume(path, model, optimizer, shuffle):
     return state["epoch"] + 1
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, shuffle: torch.Generator, epochs: int) -> list[float]:
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, shuffle: torch.Generator, epochs: int
+) -> list[float]:
     """The loss of each of these epochs."""
     all_of_them = batches(8, 8, 8, 8)
     orders = [torch.randperm(4, generator=shuffle) for _ in range(epochs)]
-    return [sum(train_step(model, optimizer, *all_of_them[i]).item() for i in order) for order in orders]
+    return [
+        sum(train_step(model, optimizer, *all_of_them[i]).item() for i in order) for order in orders
+    ]
 
 
-def save(path: Path, last: int, *, seed: int = 5) -> tuple[nn.Module, torch.optim.Optimizer, torch.Generator]:
+def save(
+    path: Path, last: int, *, seed: int = 5
+) -> tuple[nn.Module, torch.optim.Optimizer, torch.Generator]:
     """Train until epoch `last` is finished, and write the file as on a machine with eight GPUs."""
     model, optimizer, shuffle = *small(seed=seed), torch.Generator().manual_seed(11)
     train(model, optimizer, shuffle, last + 1)
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "shuffle": shuffle.get_state()}
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "shuffle": shuffle.get_state(),
+    }
     gpus = itertools.cycle(f"cuda:{i}" for i in range(8))
     with mock.patch("torch.serialization.location_tag", side_effect=gpus):
         torch.save(state | {"epoch": last}, path)
     return model, optimizer, shuffle
 
 
-@exercise(resume, mistakes={"that epoch is finished; go on with the next": lambda *given: resume(*given) - 1})
+@exercise(
+    resume,
+    mistakes={"that epoch is finished; go on with the next": lambda *given: resume(*given) - 1},
+)
 def _(answer: Callable) -> Iterator[tuple]:
     for last, seed in ((2, 5), (1, 6)):
         with tempfile.TemporaryDirectory() as folder:
@@ -108,10 +138,22 @@ def _(answer: Callable) -> Iterator[tuple]:
             epoch = answer(path, model, optimizer, shuffle)
             intact = path.exists() and path.read_bytes() == before
         where = f"a file written after epoch {last}"
-        yield f"{where}: the number of the epoch to go on with", None if epoch is None else index(epoch)
-        yield f"{where}: the file afterwards, which is only read", "as it was" if intact else "gone or changed"
+        yield (
+            f"{where}: the number of the epoch to go on with",
+            None if epoch is None else index(epoch),
+        )
+        yield (
+            f"{where}: the file afterwards, which is only read",
+            "as it was" if intact else "gone or changed",
+        )
         yield f"{where}: the model that was given", inside(model)
         yield f"{where}: what the optimizer that was given holds", optimizer.state_dict()
-        yield f"{where}: what `shuffle`, as it was given, draws next", torch.randperm(8, generator=shuffle).tolist()
+        yield (
+            f"{where}: what `shuffle`, as it was given, draws next",
+            torch.randperm(8, generator=shuffle).tolist(),
+        )
         yield f"{where}: the losses of the next two epochs", train(model, optimizer, shuffle, 2)
-    yield "", "The epochs after it are the same as if the run had never stopped: after epoch 2, and after epoch 1."
+    yield (
+        "",
+        "The epochs after it are the same as if the run had never stopped: after epoch 2, and after epoch 1.",
+    )

@@ -21,14 +21,26 @@ def predict_peak(widths, rows):
 
 
 # The activations are the peak in all of them, and no kind of memory is so small that a tenth hides it.
-STEPS = (([64, 512, 512, 10], 512), ([64, 512, 512, 10], 1024), ([16, 256, 10], 2047), ([32, 400, 300, 10], 3000))
+STEPS = (
+    ([64, 512, 512, 10], 512),
+    ([64, 512, 512, 10], 1024),
+    ([16, 256, 10], 2047),
+    ([32, 400, 300, 10], 3000),
+)
 
 
-@exercise(predict_peak, tol=0.1, mistakes={
-    "the gradients of the parameters are not there yet where the backward begins":
-        lambda widths, rows: predict_peak(widths, rows) + 4 * sum(a * b + b for a, b in itertools.pairwise(widths)),
-    "these are numbers, and each takes four bytes": lambda widths, rows: predict_peak(widths, rows) / 4,
-})
+@exercise(
+    predict_peak,
+    tol=0.1,
+    mistakes={
+        "the gradients of the parameters are not there yet where the backward begins": lambda widths, rows: (
+            predict_peak(widths, rows) + 4 * sum(a * b + b for a, b in itertools.pairwise(widths))
+        ),
+        "these are numbers, and each takes four bytes": lambda widths, rows: (
+            predict_peak(widths, rows) / 4
+        ),
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     for widths, rows in STEPS:
         yield f"predict_peak({widths}, {rows}), to a tenth", answer([*widths], rows)
@@ -52,26 +64,39 @@ def onto_old_ones(model, *given):
 
 
 def in_full(model, loss_of, x, y, most):
-    return backward_in_pieces(model, lambda out, of: loss_of(out, of) * len(x) / len(out), x, y, most)
+    return backward_in_pieces(
+        model, lambda out, of: loss_of(out, of) * len(x) / len(out), x, y, most
+    )
 
 
 def network() -> nn.Module:
     """Rows of any shape with eight numbers; a part of it is in eval()."""
     torch.manual_seed(3)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(8, 64), nn.Dropout(0.5), nn.ReLU(), nn.Linear(64, 5))
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(8, 64), nn.Dropout(0.5), nn.ReLU(), nn.Linear(64, 5)
+    )
     model[2].eval()
     return model
 
 
-@exercise(backward_in_pieces, mistakes={
-    "the gradients that were there before are in it, too": onto_old_ones,
-    "each piece's mean counts in full; its share is len(piece) / len(x)": in_full,
-})
+@exercise(
+    backward_in_pieces,
+    mistakes={
+        "the gradients that were there before are in it, too": onto_old_ones,
+        "each piece's mean counts in full; its share is len(piece) / len(x)": in_full,
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
-    for shape, most, loss_of in (((10, 8), 4, cross_entropy), ((7, 8), 100, multi_margin_loss),
-                                 ((5, 2, 4), 1, multi_margin_loss)):
+    for shape, most, loss_of in (
+        ((10, 8), 4, cross_entropy),
+        ((7, 8), 100, multi_margin_loss),
+        ((5, 2, 4), 1, multi_margin_loss),
+    ):
         generator, model = torch.Generator().manual_seed(shape[0]), network()
-        x, y = torch.randn(shape, generator=generator), torch.randint(5, shape[:1], generator=generator)
+        x, y = (
+            torch.randn(shape, generator=generator),
+            torch.randint(5, shape[:1], generator=generator),
+        )
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)  # of an earlier backward
         with SavedTensors() as one:
@@ -84,10 +109,19 @@ def _(answer: Callable) -> Iterator[tuple]:
         case = f"x of shape {shape}, at most {most} rows, {loss_of.__name__}"
         yield f"{case}: the loss of the whole batch", loss
         yield f"{case}: whether that loss holds its graph", getattr(loss, "requires_grad", False)
-        yield f"{case}: the gradients", {name: parameter.grad for name, parameter in model.named_parameters()}
+        yield (
+            f"{case}: the gradients",
+            {name: parameter.grad for name, parameter in model.named_parameters()},
+        )
         yield f"{case}: rows that went through the model at once", AtMost(max(rows), most)
-        yield f"{case}: bytes kept for the backward at once", AtMost(saved.peak, int(1.5 * one.peak))
+        yield (
+            f"{case}: bytes kept for the backward at once",
+            AtMost(saved.peak, int(1.5 * one.peak)),
+        )
         yield f"{case}: the weights afterwards", dict(model.state_dict())
-        yield f"{case}: which parts of the model are in train() afterwards", [part.training for part in model.modules()]
+        yield (
+            f"{case}: which parts of the model are in train() afterwards",
+            [part.training for part in model.modules()],
+        )
         yield f"{case}: the batch afterwards", [x, y]
     yield "", "The gradient and the loss of the whole batch, in pieces that fit."

@@ -11,11 +11,20 @@ from .exercise import exercise
 def scatter(batch, devices):
     """One part of `batch` for each device that gets one: tensors by rows, containers by value, the rest as it is."""
     if isinstance(batch, torch.Tensor):
-        return [part.to(device) for part, device in zip(batch.chunk(len(devices)), devices, strict=False)]
+        return [
+            part.to(device)
+            for part, device in zip(batch.chunk(len(devices)), devices, strict=False)
+        ]
     if isinstance(batch, dict):
-        return [dict(zip(batch, values, strict=True)) for values in scatter(tuple(batch.values()), devices)]
+        return [
+            dict(zip(batch, values, strict=True))
+            for values in scatter(tuple(batch.values()), devices)
+        ]
     if isinstance(batch, (tuple, list)):
-        return [type(batch)(part) for part in zip(*(scatter(value, devices) for value in batch), strict=False)]
+        return [
+            type(batch)(part)
+            for part in zip(*(scatter(value, devices) for value in batch), strict=False)
+        ]
     return [batch] * len(devices)
 
 
@@ -23,24 +32,58 @@ def first_level(batch, devices):
     if not isinstance(batch, (dict, tuple, list)):
         return scatter(batch, devices)
     values = batch.values() if isinstance(batch, dict) else batch
-    columns = [scatter(value, devices) if torch.is_tensor(value) else [value] * len(devices) for value in values]
+    columns = [
+        scatter(value, devices) if torch.is_tensor(value) else [value] * len(devices)
+        for value in values
+    ]
     rows = zip(*columns, strict=False)
-    return [dict(zip(batch, row, strict=True)) if isinstance(batch, dict) else type(batch)(row) for row in rows]
+    return [
+        dict(zip(batch, row, strict=True)) if isinstance(batch, dict) else type(batch)(row)
+        for row in rows
+    ]
 
 
-@exercise(scatter, tol=0, mistakes={
-    "a container inside another one has to be cut, too: scatter can call itself for each value": first_level,
-})
+@exercise(
+    scatter,
+    tol=0,
+    mistakes={
+        "a container inside another one has to be cut, too: scatter can call itself for each value": first_level,
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     x, y, cpu = torch.arange(20.0).reshape(10, 2), torch.arange(10), [torch.device("cpu")] * 4
-    other = {"x": x, "off": False, "name": "digits", "none": None, "zero": 0, "empty": "", "list": [x]}
+    other = {
+        "x": x,
+        "off": False,
+        "name": "digits",
+        "none": None,
+        "zero": 0,
+        "empty": "",
+        "list": [x],
+    }
     for words, batch, devices in (
         ("a tensor of 10 rows, 4 devices", x, cpu),
         ("[rows, labels, 1], 3 devices", [x, y, 1], cpu[:3]),
-        ("{'scale': 0.5, 'x': 5 images}, 4 devices", {"scale": 0.5, "x": torch.arange(60.0).reshape(5, 3, 4)}, cpu),
-        ("(rows, {'y': labels}, (labels, 0, None)), 3 devices", (x, {"y": y}, (y, 0, None)), cpu[:3]),
-        ("{'inner': {'y': (labels, [labels])}, 'x': rows}, 4 devices", {"inner": {"y": (y, [y])}, "x": x}, cpu),
-        ('a dict with texts, False, None and a list of rows, ["cpu", "meta"]', other, ["cpu", "meta"]),
+        (
+            "{'scale': 0.5, 'x': 5 images}, 4 devices",
+            {"scale": 0.5, "x": torch.arange(60.0).reshape(5, 3, 4)},
+            cpu,
+        ),
+        (
+            "(rows, {'y': labels}, (labels, 0, None)), 3 devices",
+            (x, {"y": y}, (y, 0, None)),
+            cpu[:3],
+        ),
+        (
+            "{'inner': {'y': (labels, [labels])}, 'x': rows}, 4 devices",
+            {"inner": {"y": (y, [y])}, "x": x},
+            cpu,
+        ),
+        (
+            'a dict with texts, False, None and a list of rows, ["cpu", "meta"]',
+            other,
+            ["cpu", "meta"],
+        ),
     ):
         given = list(devices)
         parts = answer(batch, given)
@@ -51,9 +94,14 @@ def _(answer: Callable) -> Iterator[tuple]:
     v, w = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
     parts = list(answer({"w": w, "pair": (v, 2)}, ["cpu"] * 2))
     yield "scatter of a dict with tensors that need a gradient", parts
-    sum(i * part["w"].sum() + i * part["pair"][0].sum() for i, part in enumerate(parts, 1)).backward()
+    sum(
+        i * part["w"].sum() + i * part["pair"][0].sum() for i, part in enumerate(parts, 1)
+    ).backward()
     yield "the gradients that come back to them", [w.grad, v.grad]
-    yield "", "Tensors by rows, tuples, lists and dicts value by value, everything else to every device."
+    yield (
+        "",
+        "Tensors by rows, tuples, lists and dicts value by value, everything else to every device.",
+    )
 
 
 def gather(outputs, device):
@@ -63,11 +111,17 @@ def gather(outputs, device):
     return torch.cat([torch.atleast_1d(output.to(device)) for output in outputs])
 
 
-@exercise(gather, tol=0, mistakes={
-    "the mean of the losses, where a vector with one loss for each replica is asked for":
-        lambda outputs, device: torch.stack(outputs).mean() if torch.is_tensor(outputs[0]) and outputs[0].dim() == 0
-        else gather(outputs, device),
-})
+@exercise(
+    gather,
+    tol=0,
+    mistakes={
+        "the mean of the losses, where a vector with one loss for each replica is asked for": lambda outputs, device: (
+            torch.stack(outputs).mean()
+            if torch.is_tensor(outputs[0]) and outputs[0].dim() == 0
+            else gather(outputs, device)
+        ),
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     parts, loss = list(torch.arange(60.0).reshape(10, 3, 2).chunk(4)), torch.ones(())
     for words, outputs, device in (
@@ -75,17 +129,26 @@ def _(answer: Callable) -> Iterator[tuple]:
         ('parts on "meta" and on the CPU, device "meta"', [parts[0].to("meta"), parts[1]], "meta"),
         ("labels, int64", list(torch.arange(10).chunk(2)), "cpu"),
         ("three losses without a dimension", [loss, 2 * loss, 3 * loss], "cpu"),
-        ("a dict in a dict, and losses", [{"all": {"y": part}, "loss": loss} for part in parts], torch.device("cpu")),
+        (
+            "a dict in a dict, and losses",
+            [{"all": {"y": part}, "loss": loss} for part in parts],
+            torch.device("cpu"),
+        ),
         ('dicts, device "meta"', [{"y": part} for part in parts], "meta"),
     ):
         found = answer(outputs, device)
         yield f"gather({words})", found
         yield f"gather({words}): what it consists of", kinds(found)
         yield f"gather({words}): the outputs afterwards", outputs
-    leaves = [torch.ones(shape, requires_grad=True) for shape in ((), (), (2, 3), (1, 3), (2, 3), (1, 3))]
+    leaves = [
+        torch.ones(shape, requires_grad=True) for shape in ((), (), (2, 3), (1, 3), (2, 3), (1, 3))
+    ]
     loss, rows, inner = leaves[:2], leaves[2:4], [{"rows": leaf} for leaf in leaves[4:]]
     found = [answer(loss, "cpu"), answer(rows, "cpu"), answer(inner, "cpu")["rows"]]
     yield "gather of losses, rows and dicts that need a gradient", found
     sum(vector.cumsum(0).sum() for vector in found).backward()  # each row has another gradient
     yield "the gradients that come back to them", [leaf.grad for leaf in leaves]
-    yield "", "A loss for each replica comes back as a vector: weigh each by its rows before `backward()`."
+    yield (
+        "",
+        "A loss for each replica comes back as a vector: weigh each by its rows before `backward()`.",
+    )

@@ -42,8 +42,13 @@ def ring_all_reduce(tensor):
     for step in range(2 * (p - 1)):
         leaving, target = chunks[(rank - step - 1) % p], chunks[(rank - step - 2) % p]
         arriving = torch.empty_like(target)
-        batch = dist.P2POp(dist.isend, leaving, (rank + 1) % p), dist.P2POp(dist.irecv, arriving, (rank - 1) % p)
-        for message in dist.batch_isend_irecv([*batch]):  # nccl may hold a single send until its receiver is there
+        batch = (
+            dist.P2POp(dist.isend, leaving, (rank + 1) % p),
+            dist.P2POp(dist.irecv, arriving, (rank - 1) % p),
+        )
+        for message in dist.batch_isend_irecv(
+            [*batch]
+        ):  # nccl may hold a single send until its receiver is there
             message.wait()
         if step < p - 1:  # reduce-scatter: add
             target += arriving
@@ -59,8 +64,17 @@ def _(answer: Callable) -> Iterator[tuple]:
         with Messages() as messages:
             answer(tensor)
         yield f"{length} numbers: the tensor", tensor
-        yield f"{length} numbers: the collectives that it calls, where messages are asked for", messages.collectives
+        yield (
+            f"{length} numbers: the collectives that it calls, where messages are asked for",
+            messages.collectives,
+        )
         yield f"{length} numbers: the ranks that it sends to, in this ring", messages.to
         most = 2 * (p - 1) * -(-length // p)
-        yield f"{length} numbers: those that it sends, of 2(p - 1) chunks", AtMost(messages.numbers, most)
-    yield "", "The sum is right on 2, 3 and 4 ranks, and no rank sends more than 2(p - 1) chunks of its tensor."
+        yield (
+            f"{length} numbers: those that it sends, of 2(p - 1) chunks",
+            AtMost(messages.numbers, most),
+        )
+    yield (
+        "",
+        "The sum is right on 2, 3 and 4 ranks, and no rank sends more than 2(p - 1) chunks of its tensor.",
+    )

@@ -16,7 +16,9 @@ def hand_ddp(model):
     """Make the model a replica; returns nothing."""
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), src=0)
-    trained = [p for p in model.parameters() if p.requires_grad]  # parameters() gives a tied one once
+    trained = [
+        p for p in model.parameters() if p.requires_grad
+    ]  # parameters() gives a tied one once
     ready = []
 
     def send_when_all_are_ready(parameter):
@@ -56,10 +58,15 @@ def _(answer: Callable) -> Iterator[tuple]:
     model = Tangled().to(pick())
     before = [*model.parameters()]
     answer(model)
-    yield "are its parameters the tensors from before", [*map(id, model.parameters())] == [*map(id, before)]
+    yield (
+        "are its parameters the tensors from before",
+        [*map(id, model.parameters())] == [*map(id, before)],
+    )
     yield "parameters and buffers, which are to be rank 0's", dict(model.state_dict())
     needed = sum(p.numel() * p.element_size() for p in before if p.requires_grad)
-    for step, where in enumerate(("the first backward", "the second backward", "a backward that adds to gradients")):
+    for step, where in enumerate(
+        ("the first backward", "the second backward", "a backward that adds to gradients")
+    ):
         x = (torch.arange(5, device=pick()) * (step + 1) + dist.get_rank()) % 8
         if step < 2:
             model.zero_grad()
@@ -69,4 +76,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"the messages of {where}", [name for name, _ in traffic.order]
         yield f"the bytes in the message of {where}", AtMost(traffic.order[0][1], needed)
         torch.optim.SGD(before, lr=0.1).step()
-    yield "", "Right on three ranks and on two, tied and frozen parameters included: one all-reduce for each backward."
+    yield (
+        "",
+        "Right on three ranks and on two, tied and frozen parameters included: one all-reduce for each backward.",
+    )

@@ -35,19 +35,33 @@ def train_uneven(batches):
 
 @exercise(train_uneven, ranks=(3,), seconds=10)  # at rest a right answer takes less than one
 def _(answer: Callable) -> Iterator[tuple]:
-    for counts in ((2, 4, 4), (3, 1, 3)):  # two ranks have most: if they part in their last steps, that is seen
-        batches = [[batch(10 * rank + i) for i in range(count)] for rank, count in enumerate(counts)]
+    for counts in (
+        (2, 4, 4),
+        (3, 1, 3),
+    ):  # two ranks have most: if they part in their last steps, that is seen
+        batches = [
+            [batch(10 * rank + i) for i in range(count)] for rank, count in enumerate(counts)
+        ]
         with Steps() as steps:
             network = answer([*batches[dist.get_rank()]])
-        used = [[any(torch.equal(x.cpu(), taken) for taken in steps.inputs) for x, _ in given] for given in batches]
+        used = [
+            [any(torch.equal(x.cpu(), taken) for taken in steps.inputs) for x, _ in given]
+            for given in batches
+        ]
         where = f"{', '.join(map(str, counts))} batches on the ranks"
         yield f"{where}: what it returns", returned(network)
         yield f"{where}: which of its own batches it trains on", used.pop(dist.get_rank())
         yield f"{where}: whether it trains on those of other ranks", any(itertools.chain(*used))
         yield f"{where}: equal weights on all ranks before each step", steps.equal()
         yield f"{where}: equal weights on all ranks at the end", equal_everywhere(weights(network))
-        yield f"{where}: weights that moved", not torch.equal(weights(network).cpu(), weights(mlp()))
-    yield "", "All batches were used, nobody waited for ever, and the weights were equal in every step."
+        yield (
+            f"{where}: weights that moved",
+            not torch.equal(weights(network).cpu(), weights(mlp())),
+        )
+    yield (
+        "",
+        "All batches were used, nobody waited for ever, and the weights were equal in every step.",
+    )
 
 
 def train_and_save(batches, path):
@@ -70,7 +84,12 @@ class Files:
 
     def __enter__(self) -> Self:
         self.saves = self.loads = 0
-        self._save, self._load, torch.save, torch.load = torch.save, torch.load, self.save, self.load
+        self._save, self._load, torch.save, torch.load = (
+            torch.save,
+            torch.load,
+            self.save,
+            self.load,
+        )
         self._sleep, time.sleep = time.sleep, lambda seconds: None
         return self
 
@@ -88,7 +107,9 @@ class Files:
         try:
             return self._load(file, *more, **options)
         except (EOFError, OSError, RuntimeError, UnpicklingError) as error:
-            raise RuntimeError("this rank read a file that was not there, or not written to its end") from error
+            raise RuntimeError(
+                "this rank read a file that was not there, or not written to its end"
+            ) from error
 
 
 @exercise(train_and_save, ranks=(3,))

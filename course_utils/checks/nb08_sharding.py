@@ -21,14 +21,20 @@ def zero_bytes(parameters, ranks, stage):
     return (weights + gradients + states) * parameters
 
 
-@exercise(zero_bytes, mistakes={
-    "bytes are asked for, this is in gigabytes": lambda *given: zero_bytes(*given) / 1e9,
-})
+@exercise(
+    zero_bytes,
+    mistakes={
+        "bytes are asked for, this is in gigabytes": lambda *given: zero_bytes(*given) / 1e9,
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     for parameters, ranks in ((7.5e9, 64), (7.5e9, 1), (1.3e9, 8), (1000, 3)):
         for stage in range(4):
             yield f"zero_bytes({parameters:g}, {ranks}, {stage})", answer(parameters, ranks, stage)
-    yield "", "As in the ZeRO paper's figure 1: 120, 31.4, 16.6 and 1.9 GB for 7.5 billion parameters on 64 ranks."
+    yield (
+        "",
+        "As in the ZeRO paper's figure 1: 120, 31.4, 16.6 and 1.9 GB for 7.5 billion parameters on 64 ranks.",
+    )
 
 
 def shard_optimizer(parameters, make):
@@ -82,17 +88,29 @@ def backward(model: nn.Module, inputs: int, number: int) -> None:
     model(torch.randn(4, inputs, generator=generator).to(pick())).square().mean().backward()
 
 
-@exercise(shard_optimizer, ranks=(3, 2), mistakes={
-    "this steps on the sum of the ranks' gradients, not on their mean": on_the_sum,
-})
+@exercise(
+    shard_optimizer,
+    ranks=(3, 2),
+    mistakes={
+        "this steps on the sum of the ranks' gradients, not on their mean": on_the_sum,
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     for case, (make, each, sizes) in CASES.items():
         model, kept = layers(sizes), [0]
 
         def made(parameters: list, make: Callable = make, kept: list[int] = kept) -> Optimizer:
             optimizer = make([*parameters])
-            optimizer.register_step_post_hook(lambda *_: kept.append(
-                sum(t.numel() for state in optimizer.state.values() for t in state.values() if t.dim())))
+            optimizer.register_step_post_hook(
+                lambda *_: kept.append(
+                    sum(
+                        t.numel()
+                        for state in optimizer.state.values()
+                        for t in state.values()
+                        if t.dim()
+                    )
+                )
+            )
             return optimizer
 
         step = answer([*model.parameters()], made)
@@ -104,4 +122,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         trained = [p.numel() for p in model.parameters() if p.requires_grad]
         most = each * (sum(trained) // dist.get_world_size() + max(trained))
         yield f"{case}, the numbers in the states that this rank keeps", AtMost(max(kept), most)
-    yield "", "The weights of the whole optimizer, and each rank keeps only the states of its own parameters."
+    yield (
+        "",
+        "The weights of the whole optimizer, and each rank keeps only the states of its own parameters.",
+    )

@@ -32,17 +32,28 @@ def outside(model: nn.Module) -> list[str]:
 
 def after_backward(model: nn.Module) -> Iterator[tuple]:
     grads = {name: p.grad for name, p in model.named_parameters()}
-    yield "parameters that get no gradient in a backward", [name for name, grad in grads.items() if grad is None]
-    yield "the gradient, the mean over all ranks", {name: grad.full_tensor() for name, grad in grads.items()}
+    yield (
+        "parameters that get no gradient in a backward",
+        [name for name, grad in grads.items() if grad is None],
+    )
+    yield (
+        "the gradient, the mean over all ranks",
+        {name: grad.full_tensor() for name, grad in grads.items()},
+    )
 
 
 @exercise(choose_units, ranks=(2,), seconds=40)
 def _(answer: Callable) -> Iterator[tuple]:
     model, peaks = models.GPT(64, layers=8, context=16).to(pick()), []
-    count, ids = sum(p.numel() for p in model.parameters()), torch.full((1, 4), dist.get_rank(), device=pick())
+    count, ids = (
+        sum(p.numel() for p in model.parameters()),
+        torch.full((1, 4), dist.get_rank(), device=pick()),
+    )
     answer(model, init_device_mesh(pick().type, (dist.get_world_size(),)))
     yield "parameters that are not sharded", outside(model)
-    for _ in range(12):  # the backend may hold a buffer for a moment longer: the least of many steps counts
+    for _ in range(
+        12
+    ):  # the backend may hold a buffer for a moment longer: the least of many steps counts
         model.zero_grad()
         with Traffic() as traffic, Alive(model.parameters()) as alive:
             model(ids).float().square().mean().backward()
@@ -50,7 +61,10 @@ def _(answer: Callable) -> Iterator[tuple]:
     yield from after_backward(model)
     yield "messages in a step", AtMost(len(traffic.order), 16)
     yield "the most bytes at once, for each parameter", AtMost(min(peaks), 7.8)
-    yield "", f"{len(traffic.order)} messages and {min(peaks)} bytes a parameter in a step, with DDP's gradient."
+    yield (
+        "",
+        f"{len(traffic.order)} messages and {min(peaks)} bytes a parameter in a step, with DDP's gradient.",
+    )
 
 
 def start_sharded(make, draw, mesh):
@@ -86,9 +100,14 @@ def draw(name: str, shape: torch.Size) -> Tensor:
     return torch.randn(tuple(shape), generator=generator, device="cpu") / 5
 
 
-@exercise(start_sharded, ranks=(2, 3), seconds=40, mistakes={
-    "draw got the shape of this rank's rows, so every rank has drawn the same ones": drawn_by_each_rank,
-})
+@exercise(
+    start_sharded,
+    ranks=(2, 3),
+    seconds=40,
+    mistakes={
+        "draw got the shape of this rank's rows, so every rank has drawn the same ones": drawn_by_each_rank,
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     whole = sum(p.nbytes for p in make().parameters())
     with Alive() as alive:
@@ -96,9 +115,18 @@ def _(answer: Callable) -> Iterator[tuple]:
     yield "a torch.nn.Module is returned", isinstance(model, nn.Module)
     yield "parameters that are not sharded", outside(model)
     parts = {name: p.to_local() for name, p in model.named_parameters()}
-    yield "parameters that still have no memory", [name for name, part in parts.items() if part.is_meta]
-    yield "the weights, put together", {name: p.full_tensor() for name, p in model.named_parameters()}
-    yield "the most bytes at once, the whole model's being 1", AtMost(round(alive.peak / whole, 2), 0.9)
+    yield (
+        "parameters that still have no memory",
+        [name for name, part in parts.items() if part.is_meta],
+    )
+    yield (
+        "the weights, put together",
+        {name: p.full_tensor() for name, p in model.named_parameters()},
+    )
+    yield (
+        "the most bytes at once, the whole model's being 1",
+        AtMost(round(alive.peak / whole, 2), 0.9),
+    )
     output = model(torch.full((2, 40), 1.0 + dist.get_rank(), device=pick()))
     yield "the model's output", output
     output.square().mean().backward()

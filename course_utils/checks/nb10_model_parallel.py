@@ -14,15 +14,24 @@ def idle_shares(forward, backward):
     return [1 - own / sum(busy) for own in busy]
 
 
-@exercise(idle_shares, mistakes={
-    "these are the shares in which a rank computes; in the rest of the time it waits":
-        lambda forward, backward: [1 - share for share in idle_shares(forward, backward)],
-    "these are percent; a share is a number from 0 to 1":
-        lambda forward, backward: [100 * share for share in idle_shares(forward, backward)],
-})
+@exercise(
+    idle_shares,
+    mistakes={
+        "these are the shares in which a rank computes; in the rest of the time it waits": lambda forward, backward: [
+            1 - share for share in idle_shares(forward, backward)
+        ],
+        "these are percent; a share is a number from 0 to 1": lambda forward, backward: [
+            100 * share for share in idle_shares(forward, backward)
+        ],
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
-    for forward, backward in (([1, 1], [2, 2]), ([3.0, 1.0, 2.0], [6.0, 2.0, 2.0]), ([5], [1]),
-                              ([0.03, 0.01, 0.02], [0.06, 0.02, 0.04])):
+    for forward, backward in (
+        ([1, 1], [2, 2]),
+        ([3.0, 1.0, 2.0], [6.0, 2.0, 2.0]),
+        ([5], [1]),
+        ([0.03, 0.01, 0.02], [0.06, 0.02, 0.04]),
+    ):
         call, given = f"idle_shares({forward}, {backward})", ([*forward], [*backward])
         yield call, answer(*given)
         yield f"{call}: what it was given, afterwards", given
@@ -47,7 +56,13 @@ def stage_costs(costs, counts):
 @exercise(balance)
 def _(answer: Callable) -> Iterator[tuple]:
     draw = random.Random(0)
-    cases = [([1] * 8, 4), ([8, 1, 1, 1, 1, 1, 1, 2], 4), ([5, 4, 3], 3), ([2, 3], 1), ([5, 3, 8, 1], 3)]
+    cases = [
+        ([1] * 8, 4),
+        ([8, 1, 1, 1, 1, 1, 1, 2], 4),
+        ([5, 4, 3], 3),
+        ([2, 3], 1),
+        ([5, 3, 8, 1], 3),
+    ]
     cases += [([draw.randint(1, 9) for _ in range(10)], stages) for stages in (2, 3, 4, 5)]
     for costs, stages in [*cases, ([4, 4, 1, 1, 1, 1, 2, 2], 4)]:
         call, given = f"balance({costs}, {stages})", [*costs]

@@ -15,8 +15,22 @@ from .exercise import exercise
 PARTS = (  # words, (…, n, d), the largest middle of a query's scores, some queries see nothing, type of out, tol
     ("scores around 0", (2, 3, 4, 6), 0, False, torch.float32, 1e-5),
     ("two dimensions, one query, float64", (1, 5), 0, False, torch.float64, 1e-5),
-    ("five dimensions, scores from -1000 to 1000", (2, 1, 3, 5, 4), 1000, False, torch.float32, 1e-3),
-    ("nothing seen in a part, or in both, by some queries", (2, 7, 3), 0, True, torch.float32, 1e-5),
+    (
+        "five dimensions, scores from -1000 to 1000",
+        (2, 1, 3, 5, 4),
+        1000,
+        False,
+        torch.float32,
+        1e-3,
+    ),
+    (
+        "nothing seen in a part, or in both, by some queries",
+        (2, 7, 3),
+        0,
+        True,
+        torch.float32,
+        1e-5,
+    ),
 )
 
 
@@ -25,7 +39,9 @@ def attention(s: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return s.softmax(-1).nan_to_num() @ v, s.logsumexp(-1)
 
 
-def two_parts(shape: tuple, largest: float, unseen: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def two_parts(
+    shape: tuple, largest: float, unseen: bool
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Scores and values of parts with three and five keys, in float64."""
     draw, parts = torch.Generator().manual_seed(30), []
     for keys, every in ((3, 2), (5, 3)):
@@ -33,7 +49,9 @@ def two_parts(shape: tuple, largest: float, unseen: bool) -> list[tuple[torch.Te
         s += largest * torch.linspace(-1, 1, shape[-2])[:, None]
         if unseen:
             s[..., ::every, :] = -torch.inf
-        parts.append((s, torch.randn(*shape[:-2], keys, shape[-1], generator=draw, dtype=torch.float64)))
+        parts.append(
+            (s, torch.randn(*shape[:-2], keys, shape[-1], generator=draw, dtype=torch.float64))
+        )
     return parts
 
 
@@ -46,12 +64,17 @@ def merge_outputs(out_a, lse_a, out_b, lse_b):
 
 def by_differences(out_a, lse_a, out_b, lse_b):
     lse = torch.logaddexp(lse_a, lse_b)
-    return out_a * (lse_a - lse).exp().unsqueeze(-1) + out_b * (lse_b - lse).exp().unsqueeze(-1), lse
+    return out_a * (lse_a - lse).exp().unsqueeze(-1) + out_b * (lse_b - lse).exp().unsqueeze(
+        -1
+    ), lse
 
 
-@exercise(merge_outputs, mistakes={
-    "(-inf) - (-inf) is nan, and so is 0 / 0; a query that saw nothing has the output 0": by_differences,
-})
+@exercise(
+    merge_outputs,
+    mistakes={
+        "(-inf) - (-inf) is nan, and so is 0 / 0; a query that saw nothing has the output 0": by_differences,
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     for words, *case, dtype, tol in PARTS:
         (out_a, lse_a), (out_b, lse_b) = (attention(*part) for part in two_parts(*case))
@@ -91,28 +114,40 @@ def routes(ranks: int) -> dict[str, list[torch.Tensor]]:
 def tokens_of(rank: int, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, chosen and weights of a rank; x and weights are leaves of autograd."""
     draw, here = torch.Generator().manual_seed(7 + rank), pick()
-    x, weights = torch.randn(len(chosen), WIDTH, generator=draw), torch.rand(chosen.shape, generator=draw)
+    x, weights = (
+        torch.randn(len(chosen), WIDTH, generator=draw),
+        torch.rand(chosen.shape, generator=draw),
+    )
     return x.to(here).requires_grad_(), chosen.to(here), weights.to(here).requires_grad_()
 
 
 def to_experts(x, chosen, weights, expert):
     """x (T, D), chosen and weights (T, k) -> (T, D): the sum over j of weights[i, j] * expert chosen[i, j] of x[i]."""
     k, ranks = chosen.shape[1], dist.get_world_size()
-    order = chosen.flatten().argsort(stable=True)  # the copies of tokens: for rank 0 first, then for rank 1, …
+    order = chosen.flatten().argsort(
+        stable=True
+    )  # the copies of tokens: for rank 0 first, then for rank 1, …
     counts = chosen.flatten().bincount(minlength=ranks)
     coming = torch.empty_like(counts)
     dist.all_to_all_single(coming, counts)
     out, back = counts.tolist(), coming.tolist()
-    arrived = all_to_all_single_autograd(x[order // k], back, out, dist.group.WORLD)  # copy i is of token i // k
+    arrived = all_to_all_single_autograd(
+        x[order // k], back, out, dist.group.WORLD
+    )  # copy i is of token i // k
     results = all_to_all_single_autograd(expert(arrived), out, back, dist.group.WORLD)
     return (results[order.argsort()].unflatten(0, (-1, k)) * weights.unsqueeze(-1)).sum(1)
 
 
-@exercise(to_experts, ranks=(2, 3, 4), mistakes={
-    "none comes back to x. It is cut off by `detach`, or by `dist.all_to_all_single`, which autograd does not know; "
-    "`all_to_all_single_autograd` is known to it":
-        lambda x, chosen, weights, expert: to_experts(x.detach(), chosen, weights, expert),
-})
+@exercise(
+    to_experts,
+    ranks=(2, 3, 4),
+    mistakes={
+        "none comes back to x. It is cut off by `detach`, or by `dist.all_to_all_single`, which autograd does not know; "
+        "`all_to_all_single_autograd` is known to it": lambda x, chosen, weights, expert: (
+            to_experts(x.detach(), chosen, weights, expert)
+        ),
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for case, chosen_by in routes(ranks).items():
@@ -125,9 +160,23 @@ def _(answer: Callable) -> Iterator[tuple]:
         wanted = sum(int((each == rank).sum()) for each in chosen_by)
         yield f"{case}: tokens that this rank's expert computes", sum(came)
         most = 4 * WIDTH * (chosen.numel() + wanted) + COUNTS
-        yield f"{case}: bytes sent, of tokens, results and counts", AtMost(traffic.bytes.total(), most)
+        yield (
+            f"{case}: bytes sent, of tokens, results and counts",
+            AtMost(traffic.bytes.total(), most),
+        )
         y.square().sum().backward()
-        for name, leaf in (("x", x), ("weights", weights), ("the expert's weight", expert[0].weight)):
+        for name, leaf in (
+            ("x", x),
+            ("weights", weights),
+            ("the expert's weight", expert[0].weight),
+        ):
             # None is no gradient, and so is 0: of an expert that nobody chose.
-            yield f"{case}: the gradient of {name}", torch.zeros_like(leaf) if leaf.grad is None else leaf.grad, 1e-3
-    yield "", "Right on 2, 3 and 4 ranks, gradients included; each token travels only to its experts and back."
+            yield (
+                f"{case}: the gradient of {name}",
+                torch.zeros_like(leaf) if leaf.grad is None else leaf.grad,
+                1e-3,
+            )
+    yield (
+        "",
+        "Right on 2, 3 and 4 ranks, gradients included; each token travels only to its experts and back.",
+    )

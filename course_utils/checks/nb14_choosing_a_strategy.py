@@ -26,17 +26,27 @@ def data_first(rank, dp, tp, pp):
     return swapped | {"tensor": swapped["data"], "data": swapped["tensor"]}
 
 
-@exercise(groups, mistakes={
-    "here ranks run along `data` first; they are to run along `tensor` first, then `data`, then `pipeline`": data_first,
-})
+@exercise(
+    groups,
+    mistakes={
+        "here ranks run along `data` first; they are to run along `tensor` first, then `data`, then `pipeline`": data_first,
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     every = [(rank, dp, tp, pp) for dp, tp, pp in SHAPES for rank in range(dp * tp * pp)]
     for given in (*every, *SOME_RANKS):
         case, found = "groups({}, dp={}, tp={}, pp={})".format(*given), answer(*given)
         yield case, found
-        kinds = {"an int" if hasattr(one, "__index__") else kind(one) for ranks in found.values() for one in ranks}
+        kinds = {
+            "an int" if hasattr(one, "__index__") else kind(one)
+            for ranks in found.values()
+            for one in ranks
+        }
         yield f"{case}, what a rank is", " or ".join(sorted(kinds))
-    yield "", "These are the groups of torch's meshes: right for every rank of five, and for two of large ones."
+    yield (
+        "",
+        "These are the groups of torch's meshes: right for every rank of five, and for two of large ones.",
+    )
 
 
 SEVEN = Model(layers=36, width=4096, heads=32, vocabulary=51_200, context=2048)
@@ -44,34 +54,51 @@ FORTY = Model(layers=48, width=8192, heads=64, vocabulary=51_200, context=2048)
 GOOD = Cluster(memory=80e9, flops=175e12, bandwidth=250e9, node=8, far_bandwidth=25e9)
 SLOW = Cluster(memory=40e9, flops=175e12, bandwidth=25e9, node=8, far_bandwidth=1e9)
 PIPES = Plan(dp=2, pp=16, zero=1, recompute=True)  # exactly within the last budget
-BUDGETS = ((SEVEN, GOOD, 16, 512, 1e12), (FORTY, GOOD, 32, 128, 240.3e9), (SEVEN, SLOW, 64, 512, 29.5e9),
-           (FORTY, SLOW, 32, 512, sum(planner.estimate(FORTY, PIPES, SLOW, batch=512).sent.values())))
+BUDGETS = (
+    (SEVEN, GOOD, 16, 512, 1e12),
+    (FORTY, GOOD, 32, 128, 240.3e9),
+    (SEVEN, SLOW, 64, 512, 29.5e9),
+    (FORTY, SLOW, 32, 512, sum(planner.estimate(FORTY, PIPES, SLOW, batch=512).sent.values())),
+)
 
 
 def within_budget(model, cluster, devices, batch, most_sent):
     """The fastest `planner.Plan` on `devices` that fits, and sends at most `most_sent` bytes a step on any device."""
-    costs = planner.plans(model, cluster, devices=devices, batch=batch)  # those that fit first, fastest first
-    return next(found.plan for found in costs if found.fits and sum(found.sent.values()) <= most_sent)
+    costs = planner.plans(
+        model, cluster, devices=devices, batch=batch
+    )  # those that fit first, fastest first
+    return next(
+        found.plan for found in costs if found.fits and sum(found.sent.values()) <= most_sent
+    )
 
 
 def largest_kind(model, cluster, devices, batch, most_sent):
     costs = planner.plans(model, cluster, devices=devices, batch=batch)
-    return next(found.plan for found in costs if found.fits and max(found.sent.values()) <= most_sent)
+    return next(
+        found.plan for found in costs if found.fits and max(found.sent.values()) <= most_sent
+    )
 
 
-@exercise(within_budget, mistakes={
-    "the budget is for the sum of all kinds of messages": largest_kind,
-})
+@exercise(
+    within_budget,
+    mistakes={
+        "the budget is for the sum of all kinds of messages": largest_kind,
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     for model, cluster, devices, batch, most in BUDGETS:
         case = f"{model.parameters / 1e9:.3g} B parameters, {devices} devices, most_sent={most:.6g}"
-        fastest = planner.estimate(model, within_budget(model, cluster, devices, batch, most), cluster, batch=batch)
+        fastest = planner.estimate(
+            model, within_budget(model, cluster, devices, batch, most), cluster, batch=batch
+        )
         plan = answer(model, cluster, devices, batch, most)
         yield f"{case}: what it returns", "a Plan" if isinstance(plan, Plan) else kind(plan)
         yield f"{case}: devices of the plan", plan.devices
         cost = planner.estimate(model, plan, cluster, batch=batch)
         yield f"{case}: bytes of memory on a device", AtMost(int(cost.total), int(cluster.memory))
         yield f"{case}: bytes that a device sends", AtMost(int(sum(cost.sent.values())), int(most))
-        yield f"{case}: seconds of a step, of all plans within the budget", AtMost(round(cost.step, 6),
-                                                                                  round(fastest.step, 6))
+        yield (
+            f"{case}: seconds of a step, of all plans within the budget",
+            AtMost(round(cost.step, 6), round(fastest.step, 6)),
+        )
     yield "", f"The fastest plan within memory and links, {len(BUDGETS)} times."

@@ -23,7 +23,9 @@ def on_cores(*task: Any, ranks: int, time_limit: float, spmd: bool = False, **_:
     """`task` on `ranks` virtual cores, with SPMD on 8, or on all of a TPU, which takes longer to start."""
     tpu = os.environ.get("PJRT_DEVICE") == "TPU"
     cores = None if tpu or spmd else ranks
-    return xla.launch(*task, cores=cores, spmd=spmd, time_limit=time_limit + 180.0 * tpu, show=False)
+    return xla.launch(
+        *task, cores=cores, spmd=spmd, time_limit=time_limit + 180.0 * tpu, show=False
+    )
 
 
 def several() -> int:
@@ -31,7 +33,9 @@ def several() -> int:
     import torch_xla.runtime as xr
 
     if (cores := xr.global_runtime_device_count()) == 1:
-        raise CourseError('several cores are needed: restart, and call xla.setup(device="CPU") for virtual ones')
+        raise CourseError(
+            'several cores are needed: restart, and call xla.setup(device="CPU") for virtual ones'
+        )
     return cores
 
 
@@ -86,12 +90,21 @@ def replica(dataset, epochs, seed, reduce):
     return model
 
 
-@exercise(train_replica, ranks=(3, 2), seconds=60.0, launch=on_cores, unit="core", mistakes={
-    "the replicas begin with different weights: each core keeps its own, and core 0's are to be everyone's":
-        lambda dataset, epochs: replica(dataset, epochs, seed=1, reduce=True),
-    "each core steps with the gradients of its own rows: average them over all cores":
-        lambda dataset, epochs: replica(dataset, epochs, seed=0, reduce=False),
-})
+@exercise(
+    train_replica,
+    ranks=(3, 2),
+    seconds=60.0,
+    launch=on_cores,
+    unit="core",
+    mistakes={
+        "the replicas begin with different weights: each core keeps its own, and core 0's are to be everyone's": lambda dataset, epochs: (
+            replica(dataset, epochs, seed=1, reduce=True)
+        ),
+        "each core steps with the gradients of its own rows: average them over all cores": lambda dataset, epochs: (
+            replica(dataset, epochs, seed=0, reduce=False)
+        ),
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     import torch_xla
     import torch_xla.core.xla_model as xm
@@ -100,10 +113,21 @@ def _(answer: Callable) -> Iterator[tuple]:
     dataset = Watched(20 * cores)  # in batches of 8, 8 and 4 a core
     model = answer(dataset, 3)
     torch_xla.sync()
-    weights = parameters_to_vector(model.parameters()).detach().cpu() if isinstance(model, nn.Module) else None
+    weights = (
+        parameters_to_vector(model.parameters()).detach().cpu()
+        if isinstance(model, nn.Module)
+        else None
+    )
     unlike = xm.mesh_reduce("weights", None if weights is None else weights.numpy().tobytes(), set)
     yield "the rows that it reads, sorted", sorted(dataset.seen)
     yield "what it returns", "a model" if weights is not None else kind(model)
-    yield "the weights after 3 epochs, against those of one process that takes whole batches", weights, xla.tolerance()
+    yield (
+        "the weights after 3 epochs, against those of one process that takes whole batches",
+        weights,
+        xla.tolerance(),
+    )
     yield "replicas that are unlike, if only in one bit", len(unlike)
-    yield "", f"{cores} cores, each with rows of its own: bit-equal, and as one process on whole batches."
+    yield (
+        "",
+        f"{cores} cores, each with rows of its own: bit-equal, and as one process on whole batches.",
+    )

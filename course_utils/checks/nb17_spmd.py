@@ -14,7 +14,9 @@ from ..lessons.models import MLP, filled
 from .exercise import exercise
 from .nb16_tpu_many_cores import on_cores, several
 
-COLLECTIVES = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+COLLECTIVES = re.compile(
+    r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
+)
 
 
 def shard_mlp(mlp, x, mesh):
@@ -37,7 +39,9 @@ def _(answer: Callable) -> Iterator[tuple]:
     for data, width in ((2, 16), (devices // 2, 24)):
         mesh = xs.Mesh(np.arange(devices), (data, devices // data), ("data", "model"))
         network = filled(MLP(width)).to(torch_xla.device())
-        x = torch.randn(32, width, generator=torch.Generator().manual_seed(1)).to(torch_xla.device())
+        x = torch.randn(32, width, generator=torch.Generator().manual_seed(1)).to(
+            torch_xla.device()
+        )
         answer(network, x, mesh)
         held = xla.sharding({"x": x} | dict(network.named_parameters()))
         output = network(x)
@@ -46,10 +50,20 @@ def _(answer: Callable) -> Iterator[tuple]:
         where = f"{data} x {devices // data} devices, width {width}"
         yield f"{where}: the network's output", output.detach().cpu(), tol
         for name, p in network.named_parameters():
-            yield f"{where}: the gradient of {name}", p.grad if p.grad is None else p.grad.cpu(), tol
+            yield (
+                f"{where}: the gradient of {name}",
+                p.grad if p.grad is None else p.grad.cpu(),
+                tol,
+            )
         for parts in zip(*held, strict=True):
-            ranges = [[f"{a}:{a + n}" for a, n in zip(part.start, part.shape, strict=True)] for part in parts]
+            ranges = [
+                [f"{a}:{a + n}" for a, n in zip(part.start, part.shape, strict=True)]
+                for part in parts
+            ]
             cut = [f"[{', '.join(one)}]" for one in ranges]
             yield f"{where}: what each device holds of {parts[0].name} {parts[0].whole}", cut
         yield f"{where}: the collectives in the forward pass", sent
-    yield "", f"{devices} devices, in two meshes: same output and gradients, one all-reduce in the forward pass."
+    yield (
+        "",
+        f"{devices} devices, in two meshes: same output and gradients, one all-reduce in the forward pass.",
+    )

@@ -16,7 +16,15 @@ from .exercise import exercise
 from .probes import weights
 
 # samples, batch, devices: what the sampler adds to make the shares equal completes a batch, or begins one, or neither.
-EPOCHS_OF = (1437, 64, 4), (1437, 200, 8), (1441, 60, 8), (1437, 60, 8), (1440, 60, 8), (7, 3, 2), (1, 1, 1)
+EPOCHS_OF = (
+    (1437, 64, 4),
+    (1437, 200, 8),
+    (1441, 60, 8),
+    (1437, 60, 8),
+    (1440, 60, 8),
+    (7, 3, 2),
+    (1, 1, 1),
+)
 
 
 def steps_per_epoch(samples, batch, devices, drop_last):
@@ -24,12 +32,17 @@ def steps_per_epoch(samples, batch, devices, drop_last):
     return each // batch if drop_last else -(-each // batch)
 
 
-@exercise(steps_per_epoch, mistakes={
-    "the sampler fills up, so that all devices get equally many: round a device's share up":
-        lambda samples, batch, devices, drop_last: steps_per_epoch(samples // devices, batch, 1, drop_last),
-    "these are the steps of one device with all samples: each gets its share of them":
-        lambda samples, batch, devices, drop_last: steps_per_epoch(samples, batch, 1, drop_last),
-})
+@exercise(
+    steps_per_epoch,
+    mistakes={
+        "the sampler fills up, so that all devices get equally many: round a device's share up": lambda samples, batch, devices, drop_last: (
+            steps_per_epoch(samples // devices, batch, 1, drop_last)
+        ),
+        "these are the steps of one device with all samples: each gets its share of them": lambda samples, batch, devices, drop_last: (
+            steps_per_epoch(samples, batch, 1, drop_last)
+        ),
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     for case in EPOCHS_OF:
         for drop_last in (False, True):
@@ -59,7 +72,10 @@ def port_the_loop(model, lr, steps):
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.parameters(), lr=lr, momentum=0.9)
             schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+            }
 
     return Ported()
 
@@ -72,23 +88,39 @@ def once_an_epoch(model, lr, steps):
     return module
 
 
-@exercise(port_the_loop, ranks=(1, 2), seconds=60, tol=1e-6, launch=functools.partial(launch, device="cpu"), mistakes={
-    'the schedule moves once an epoch, which is Lightning\'s way without "interval": "step"': once_an_epoch,
-})
+@exercise(
+    port_the_loop,
+    ranks=(1, 2),
+    seconds=60,
+    tol=1e-6,
+    launch=functools.partial(launch, device="cpu"),
+    mistakes={
+        'the schedule moves once an epoch, which is Lightning\'s way without "interval": "step"': once_an_epoch,
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     from lightning.pytorch import LightningModule
 
     for lr, steps in ((0.2, 12), (0.1, 24)):  # 12 are taken
         model = models.mlp()
         module = answer(model, lr, steps)
-        yield "what it returns", "a LightningModule" if isinstance(module, LightningModule) else kind(module)
+        yield (
+            "what it returns",
+            "a LightningModule" if isinstance(module, LightningModule) else kind(module),
+        )
         seen = fit(module)
         yield f"lr={lr}: the learning rates of the steps", seen["lr"]
         if dist.get_world_size() == 1:  # on several, each rank may log its own, or all their mean
             yield f'lr={lr}: what it logs as "loss" in each step', seen["loss"]
         yield f"lr={lr}: the weights of the model that it was given", weights(model)
-        yield f'lr={lr}: what it logs as "accuracy" after each epoch, over all test images', seen["accuracy"]
-    yield "", "Losses, learning rates, weights and accuracies are the loop's, and the ranks agree on the accuracy."
+        yield (
+            f'lr={lr}: what it logs as "accuracy" after each epoch, over all test images',
+            seen["accuracy"],
+        )
+    yield (
+        "",
+        "Losses, learning rates, weights and accuracies are the loop's, and the ranks agree on the accuracy.",
+    )
 
 
 def fit(module: Any) -> dict[str, list]:
@@ -104,13 +136,24 @@ def fit(module: Any) -> dict[str, list]:
         seen[name].append(trainer.callback_metrics.get(name, torch.tensor(torch.nan)).item())
 
     notes = Callback()
-    notes.on_before_optimizer_step = lambda trainer, _, optimizer: seen["lr"].append(optimizer.param_groups[0]["lr"])
+    notes.on_before_optimizer_step = lambda trainer, _, optimizer: seen["lr"].append(
+        optimizer.param_groups[0]["lr"]
+    )
     notes.on_train_batch_end = functools.partial(log, "loss")
     notes.on_train_epoch_end = functools.partial(log, "accuracy")
     ranks, images = dist.get_world_size(), data.digits()
-    trainer = Trainer(max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-                      enable_model_summary=False, num_sanity_val_steps=0, callbacks=[notes], accelerator="cpu",
-                      devices=ranks, strategy="ddp" if ranks > 1 else "auto")
+    trainer = Trainer(
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        callbacks=[notes],
+        accelerator="cpu",
+        devices=ranks,
+        strategy="ddp" if ranks > 1 else "auto",
+    )
     # The two test batches differ in size, so the mean of their means is not the mean over the images.
     trainer.fit(module, DataLoader(images.train, 256), DataLoader(images.test, 300 // ranks))
     return seen

@@ -29,7 +29,16 @@ from .exercise import exercise
 from .probes import everyones
 
 EPOCHS, EACH = 2, 5  # EACH: steps in an epoch
-CHANGES = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link", "os.symlink"}
+CHANGES = {
+    "open",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.mkdir",
+    "os.truncate",
+    "os.link",
+    "os.symlink",
+}
 
 
 class Kills:
@@ -60,7 +69,11 @@ class Kills:
         return real(file, *args)
 
     def _heard(self, event: str, args: tuple) -> None:
-        if event in CHANGES and self.done in self.steps and isinstance(args[0], (str, bytes, os.PathLike)):
+        if (
+            event in CHANGES
+            and self.done in self.steps
+            and isinstance(args[0], (str, bytes, os.PathLike))
+        ):
             path = Path(os.path.abspath(os.fsdecode(args[0])))
             writes = event != "open" or args[2] & (os.O_WRONLY | os.O_RDWR)
             if writes and self.folder in path.parents:
@@ -72,7 +85,9 @@ class Kills:
         return copy
 
 
-def train(answer: Callable, start: Path | None, kills: Kills, steps: Collection[int] = ()) -> tuple[list[int], list]:
+def train(
+    answer: Callable, start: Path | None, kills: Kills, steps: Collection[int] = ()
+) -> tuple[list[int], list]:
     """Call the answer with a copy of `start`; the number of the batch of each step, and all weights after it."""
     rank = dist.get_rank()
     folder = Path(everyones(tempfile.mkdtemp(dir=kills.home) if rank == 0 else None)[0])
@@ -85,7 +100,11 @@ def train(answer: Callable, start: Path | None, kills: Kills, steps: Collection[
     dataset = TensorDataset(rows, torch.arange(38) % 3)
     sampler = DistributedSampler(dataset, seed=1)
     loader = DataLoader(dataset, 4, sampler=sampler)
-    model = DDP(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)))
+    model = DDP(
+        nn.Sequential(
+            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)
+        )
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     batches = []
     for epoch in range(EPOCHS):
@@ -99,7 +118,9 @@ def train(answer: Callable, start: Path | None, kills: Kills, steps: Collection[
         trains = torch.is_grad_enabled()
         if not trains:
             return
-        numbers.append(next((n for n, batch in enumerate(batches) if torch.equal(batch, inputs[0])), -1))
+        numbers.append(
+            next((n for n, batch in enumerate(batches) if torch.equal(batch, inputs[0])), -1)
+        )
         if len(numbers) == 1 and len({*everyones(numbers[0])}) > 1:
             raise RuntimeError(f"the ranks go on with different steps: {everyones(numbers[0])}")
         if rank == 0 or kills.writing:
@@ -109,13 +130,19 @@ def train(answer: Callable, start: Path | None, kills: Kills, steps: Collection[
         nonlocal trains
         if trains:  # get_state_dict makes an empty step
             state = model.state_dict().items()  # each rank has running statistics of its own
-            after.append(torch.cat([v.detach().flatten().double() for name, v in state if "running" not in name]))
+            after.append(
+                torch.cat(
+                    [v.detach().flatten().double() for name, v in state if "running" not in name]
+                )
+            )
             kills.done, trains = numbers[-1] + 1, False
             time.sleep(0.02 * rank * (kills.done in steps))  # another rank may be ahead
 
     model.register_forward_pre_hook(forward)
     optimizer.register_step_post_hook(stepped)
-    with mock.patch("torch._C.PyTorchFileWriter", functools.partial(kills.writer, torch._C.PyTorchFileWriter)):
+    with mock.patch(
+        "torch._C.PyTorchFileWriter", functools.partial(kills.writer, torch._C.PyTorchFileWriter)
+    ):
         answer(model, optimizer, sampler, loader, EPOCHS, folder)
     dist.barrier()  # rank 0 may still write
     kills.steps = ()
@@ -144,7 +171,11 @@ def survive(model, optimizer, sampler, loader, epochs, folder):
             everyones = [None] * dist.get_world_size()
             dist.all_gather_object(everyones, torch.get_rng_state())
             if rank == 0:
-                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": step + 1}
+                state = {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "done": step + 1,
+                }
                 torch.save(state | {"random": everyones}, last.with_suffix(".new"))
                 os.replace(last.with_suffix(".new"), last)
 
@@ -157,14 +188,28 @@ def survive_with(owner: Any, name: str, other: Callable = mock.Mock) -> Callable
     return answer
 
 
-@exercise(survive, ranks=(2,), seconds=60.0, tol=1e-6, launch=functools.partial(launch, device="cpu"), mistakes={
-    "the random numbers, for dropout, are not restored": survive_with(torch, "set_rng_state"),
-    "a loader that starts draws a random number: restore them once more after the batches that are skipped":
-        survive_with(torch, "set_rng_state", lambda: functools.lru_cache(torch.set_rng_state)),  # once for each state
-    "the optimizer's moments are not restored": survive_with(torch.optim.Optimizer, "load_state_dict"),
-})
+@exercise(
+    survive,
+    ranks=(2,),
+    seconds=60.0,
+    tol=1e-6,
+    launch=functools.partial(launch, device="cpu"),
+    mistakes={
+        "the random numbers, for dropout, are not restored": survive_with(torch, "set_rng_state"),
+        "a loader that starts draws a random number: restore them once more after the batches that are skipped": survive_with(
+            torch, "set_rng_state", lambda: functools.lru_cache(torch.set_rng_state)
+        ),  # once for each state
+        "the optimizer's moments are not restored": survive_with(
+            torch.optim.Optimizer, "load_state_dict"
+        ),
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
-    home, start, count = Path(everyones(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0]), None, 0
+    home, start, count = (
+        Path(everyones(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0]),
+        None,
+        0,
+    )
     kills = Kills(home)
     try:
         for life, steps in enumerate(((3, EACH), (EACH + 3,))):
@@ -176,14 +221,24 @@ def _(answer: Callable) -> Iterator[tuple]:
             states = [state for kept in everyones(kills.kept) for state in kept]
             for done in steps:
                 again = [train(answer, folder, kills) for at, folder in states if at == done]
-                count, start = count + len(again), next(folder for at, folder in reversed(states) if at == done)
+                count, start = (
+                    count + len(again),
+                    next(folder for at, folder in reversed(states) if at == done),
+                )
                 begun = [numbers[0] if numbers else done for numbers, _ in again]
                 where = f"killed after {done} of {len(loops)} steps, in a step or in a write, and started again"
                 yield f"{where}: steps that it does twice", AtMost(done - min(begun), 3)
-                others = sum(run[0] != [*range(n, len(loops))] for run, n in zip(again, begun, strict=True))
+                others = sum(
+                    run[0] != [*range(n, len(loops))] for run, n in zip(again, begun, strict=True)
+                )
                 yield f"{where}: times that it does not take the loop's batches to the end", others
-                off = [(w - loops[n]).abs().max() for run in again for n, w in zip(*run, strict=True)]
+                off = [
+                    (w - loops[n]).abs().max() for run in again for n, w in zip(*run, strict=True)
+                ]
                 yield f"{where}: how far its weights get from the loop's", max(off)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    yield "", f"Started again from what {count} kills would leave, it always has the weights of the loop."
+    yield (
+        "",
+        f"Started again from what {count} kills would leave, it always has the weights of the loop.",
+    )

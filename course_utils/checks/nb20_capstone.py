@@ -26,57 +26,115 @@ from .probes import Rows, Steps, batch, equal_everywhere, everyones, returned, w
 
 FAULTS = {
     "straggler": ("slow rank", "slow device", "slow worker", "straggling rank"),
-    "data stall": ("slow loader", "slow data", "data loading", "input stall", "slow data loader", "slow dataloader"),
+    "data stall": (
+        "slow loader",
+        "slow data",
+        "data loading",
+        "input stall",
+        "slow data loader",
+        "slow dataloader",
+    ),
     "slow link": ("slow network", "slow interconnect", "slow communication"),
-    "unbalanced pipeline": ("unbalanced stages", "pipeline imbalance", "imbalanced pipeline", "unbalanced stage"),
-    "wrong loss scale": ("loss scale", "accumulation without division", "wrong scale", "missing division"),
-    "no set_epoch": ("set epoch", "missing set epoch", "set epoch missing", "forgotten set epoch", "same order"),
-    "learning rate too high": ("learning rate", "too high a learning rate", "too high learning rate", "lr too high"),
-    "silent rank": ("dead rank", "missing rank", "hang", "rank that never arrives", "rank never arrives"),
-    "graph kept": ("kept graph", "memory leak", "graph kept alive", "missing no_grad", "activations kept"),
-    "updates rounded away": ("rounded updates", "updates lost", "rounding", "low precision weights", "bf16 weights"),
+    "unbalanced pipeline": (
+        "unbalanced stages",
+        "pipeline imbalance",
+        "imbalanced pipeline",
+        "unbalanced stage",
+    ),
+    "wrong loss scale": (
+        "loss scale",
+        "accumulation without division",
+        "wrong scale",
+        "missing division",
+    ),
+    "no set_epoch": (
+        "set epoch",
+        "missing set epoch",
+        "set epoch missing",
+        "forgotten set epoch",
+        "same order",
+    ),
+    "learning rate too high": (
+        "learning rate",
+        "too high a learning rate",
+        "too high learning rate",
+        "lr too high",
+    ),
+    "silent rank": (
+        "dead rank",
+        "missing rank",
+        "hang",
+        "rank that never arrives",
+        "rank never arrives",
+    ),
+    "graph kept": (
+        "kept graph",
+        "memory leak",
+        "graph kept alive",
+        "missing no_grad",
+        "activations kept",
+    ),
+    "updates rounded away": (
+        "rounded updates",
+        "updates lost",
+        "rounding",
+        "low precision weights",
+        "bf16 weights",
+    ),
 }
 VALUES = ("wrong loss scale", "no set_epoch", "learning rate too high", "updates rounded away")
 TIMES = ("straggler", "data stall", "slow link", "unbalanced pipeline")
 SILENT = {"silent rank": "A rank that others wait for would keep them for ever. This run ended."}
 ENDED = SILENT | {"graph kept": "It fills the memory, which nothing here shows."}
 NO_AXIS = "It costs time, which no axis shows: the curves would be the healthy job's."
-BARS = ENDED | dict.fromkeys(VALUES, "It changes the numbers, not their time: the bars would be the healthy job's.")
+BARS = ENDED | dict.fromkeys(
+    VALUES, "It changes the numbers, not their time: the bars would be the healthy job's."
+)
 CURVES = ENDED | dict.fromkeys(TIMES, NO_AXIS)
 NO_STAGES = "Every rank has the whole model here: nobody waits for a neighbour's activations."
 
 # Why a wrong name is wrong: what the picture of the case would show, or cannot show.
 AGAINST = {
-    "A": BARS | {
+    "A": BARS
+    | {
         "data stall": "The data bars would be long. Here they hardly show.",
         "slow link": "Every rank's all-reduce would be long. Look for one that is short each time.",
         "unbalanced pipeline": NO_STAGES,
     },
-    "B": BARS | {
+    "B": BARS
+    | {
         "straggler": "The bars of one rank would be longer than those of the others. Here all ranks look alike.",
         "slow link": "The all-reduces would be what takes long. Which bars are the longest?",
         "unbalanced pipeline": NO_STAGES,
     },
-    "C": BARS | {
+    "C": BARS
+    | {
         "straggler": "The same work would take longer on one rank. A bar is a layer, and bars are alike; count them.",
         "data stall": "Rank 0 alone reads the batches, and it is the first to be done.",
         "slow link": "The last rank would wait again and again for a message. Once it has begun, it has no gap.",
     },
-    "D": CURVES | {
+    "D": CURVES
+    | {
         "no set_epoch": "All four runs are given the same rows in the same order.",
         "learning rate too high": "All four runs have the same one, and the first gradient does not depend on it.",
         "updates rounded away": "The first gradients differ, before anything was updated.",
     },
-    "E": CURVES | {
+    "E": CURVES
+    | {
         "wrong loss scale": "A step too long makes the loss fall too fast, or rise. Look at how alike the curves are.",
         "learning rate too high": "The loss would jump about from epoch to epoch. Each curve lies just below the last.",
         "updates rounded away": "The weights would stand still. Each curve lies below the one before.",
     },
-    "F": dict.fromkeys(TIMES, "It makes a run slow, but every rank comes to the last all-reduce. Who had returned?")
+    "F": dict.fromkeys(
+        TIMES, "It makes a run slow, but every rank comes to the last all-reduce. Who had returned?"
+    )
     | dict.fromkeys(VALUES, "It changes the numbers; the ranks would all return.")
     | {"graph kept": "It fills the memory until a process is killed. Here nobody was."},
-    "G": SILENT | dict.fromkeys(TIMES, NO_AXIS) | dict.fromkeys(VALUES, "Nothing is trained here: no weight changes."),
-    "H": CURVES | {
+    "G": SILENT
+    | dict.fromkeys(TIMES, NO_AXIS)
+    | dict.fromkeys(VALUES, "Nothing is trained here: no weight changes."),
+    "H": CURVES
+    | {
         "wrong loss scale": "Nothing is accumulated here, and both runs have the same loss function.",
         "no set_epoch": "Every step takes the same rows, in both runs.",
         "learning rate too high": "Both runs have the same one, and with 32 bits the loss falls.",
@@ -91,8 +149,13 @@ def name_abc():
 
 def name_others():
     """What is wrong in D to H: names from the list."""
-    return {"D": "wrong loss scale", "E": "no set_epoch", "F": "silent rank", "G": "graph kept",
-            "H": "updates rounded away"}
+    return {
+        "D": "wrong loss scale",
+        "E": "no set_epoch",
+        "F": "silent rank",
+        "G": "graph kept",
+        "H": "updates rounded away",
+    }
 
 
 def plain(said: str) -> str:
@@ -105,14 +168,26 @@ MEANT = {plain(way): name for name, others in FAULTS.items() for way in (name, *
 
 def misnamed(solution: Callable) -> dict[str, Callable]:
     """Each wrong name as a mistake: the sentence against it, and the answer that gives it."""
-    return {f"{letter} is no {name!r}. {why}": lambda letter=letter, name=name: solution() | {letter: name}
-            for letter in solution() for name, why in AGAINST[letter].items()}
+    return {
+        f"{letter} is no {name!r}. {why}": lambda letter=letter, name=name: (
+            solution() | {letter: name}
+        )
+        for letter in solution()
+        for name, why in AGAINST[letter].items()
+    }
 
 
 def look_at_names(solution: Callable) -> Callable:
     def look(answer: Callable) -> Iterator[tuple]:
-        said = {str(letter).upper(): name for letter, name in answer().items() if name not in (None, "", ...)}
-        for letter, right in solution().items():  # which is not shown: what is wrong is compared with nothing wrong
+        said = {
+            str(letter).upper(): name
+            for letter, name in answer().items()
+            if name not in (None, "", ...)
+        }
+        for (
+            letter,
+            right,
+        ) in solution().items():  # which is not shown: what is wrong is compared with nothing wrong
             if (name := said.get(letter)) is None:
                 wrong = "no name yet" if said else None
             else:
@@ -150,18 +225,30 @@ class Read(Rows):
         return super().__getitem__(row)
 
 
-@exercise(train_archive, ranks=(2,), mistakes={"nobody reads the next batch while it computes": cases.case_b})
+@exercise(
+    train_archive,
+    ranks=(2,),
+    mistakes={"nobody reads the next batch while it computes": cases.case_b},
+)
 def _(answer: Callable) -> Iterator[tuple]:
     for count in (3, 5):
         rows = Read(256)
         with Steps() as steps:
             answer(rows, count)
-        read = [rows.read([x]) for x in steps.inputs if x.any()]  # the step before the first is on zeros
+        read = [
+            rows.read([x]) for x in steps.inputs if x.any()
+        ]  # the step before the first is on zeros
         both = [len({*mine} & {*theirs}) for mine, theirs in zip(*everyones(read), strict=True)]
         yield f"{count} steps: how many it takes", len(read)
-        yield f"{count} steps: different rows that this rank trains on", len({*itertools.chain(*read)})
+        yield (
+            f"{count} steps: different rows that this rank trains on",
+            len({*itertools.chain(*read)}),
+        )
         yield f"{count} steps: rows that both ranks have in a step", both
-        yield f"{count} steps: rows read by the thread that trains", sum(rows.by_it[step].sum().item() for step in read)
+        yield (
+            f"{count} steps: rows read by the thread that trains",
+            sum(rows.by_it[step].sum().item() for step in read),
+        )
         yield f"{count} steps: equal weights on all ranks before each step", steps.equal()
     yield "", "Every row was read by another thread or process than the one that trains."
 
@@ -180,7 +267,10 @@ def _(answer: Callable) -> Iterator[tuple]:
         counts = [index(count) for count in counts]  # of any type of whole numbers
         yield f"{call}: how many layers all ranks take together", sum(counts)
         yield f"{call}: each rank takes one at the least", min(counts) > 0
-        yield f"{call}: the layers of the fullest rank", AtMost(max(counts), math.ceil(layers / ranks))
+        yield (
+            f"{call}: the layers of the fullest rank",
+            AtMost(max(counts), math.ceil(layers / ranks)),
+        )
     yield "", "No rank has more layers than it must."
 
 
@@ -196,7 +286,10 @@ def train_large(model, optimizer, x, y, pieces):
     return torch.stack(losses).sum()
 
 
-@exercise(train_large, mistakes={"the gradient of each piece counts in full, and they add up": cases.train_large})
+@exercise(
+    train_large,
+    mistakes={"the gradient of each piece counts in full, and they add up": cases.train_large},
+)
 def _(answer: Callable) -> Iterator[tuple]:
     for rows, pieces in ((50, 1), (50, 2), (50, 3), (7, 4), (64, 8)):
         model, rows_at_once = mlp(), [0]
@@ -206,13 +299,21 @@ def _(answer: Callable) -> Iterator[tuple]:
         with SavedTensors() as one:
             kept = cross_entropy(model(x.chunk(pieces)[0]), y.chunk(pieces)[0])
         del kept
-        model.register_forward_pre_hook(lambda _, args, seen=rows_at_once: seen.append(len(args[0])))
+        model.register_forward_pre_hook(
+            lambda _, args, seen=rows_at_once: seen.append(len(args[0]))
+        )
         with SavedTensors() as saved:
             loss = answer(model, optimizer, x, y, pieces)
         where = f"{rows} rows in {pieces} piece{'s' * (pieces > 1)}"
         yield f"{where}: the mean loss", None if loss is None else float(loss)
-        yield f"{where}: rows that went through the model at once", AtMost(max(rows_at_once), -(-rows // pieces))
-        yield f"{where}: bytes kept for the backward at once", AtMost(saved.peak, int(1.5 * one.peak))
+        yield (
+            f"{where}: rows that went through the model at once",
+            AtMost(max(rows_at_once), -(-rows // pieces)),
+        )
+        yield (
+            f"{where}: bytes kept for the backward at once",
+            AtMost(saved.peak, int(1.5 * one.peak)),
+        )
         yield f"{where}: how far the weights move", (weights(model) - weights(mlp())).norm().item()
         yield f"{where}: the weights after it", weights(model)
     yield "", "The step of the whole batch each time."
@@ -239,7 +340,9 @@ def without_broken(steps: list[list], *, way: str) -> torch.Tensor:
     network = mlp().to(pick())
     optimizer = SGD(network.parameters(), lr=0.1)
     if way == "joined":
-        lists = [[(x, y) for x, y in mine if x.isfinite().all()] for mine in zip(*steps, strict=True)]
+        lists = [
+            [(x, y) for x, y in mine if x.isfinite().all()] for mine in zip(*steps, strict=True)
+        ]
         steps = [[one for one in step if one] for step in itertools.zip_longest(*lists)]
     for everyones_batches in steps:
         whole = [(x, y) for x, y in everyones_batches if x.isfinite().all()]
@@ -260,9 +363,14 @@ def _(answer: Callable) -> Iterator[tuple]:
         network = answer([step[dist.get_rank()] for step in steps])
         where = f"broken on rank {' and '.join(f'{rank} in step {step}' for rank, step in sorted(broken))}"
         yield f"{where}: what it returns", returned(network)
-        yield f"{where}: no broken batch gets into the weights", bool(weights(network).isfinite().all())
+        yield (
+            f"{where}: no broken batch gets into the weights",
+            bool(weights(network).isfinite().all()),
+        )
         yield f"{where}: equal weights on all ranks", equal_everywhere(weights(network))
         ways = [without_broken(steps, way=way) for way in ("left out", "zeros", "mean", "joined")]
-        yield f"{where}: weights of a training on all batches but the broken ones", any(
-            torch.allclose(weights(network), way, rtol=0, atol=1e-5) for way in ways)
+        yield (
+            f"{where}: weights of a training on all batches but the broken ones",
+            any(torch.allclose(weights(network), way, rtol=0, atol=1e-5) for way in ways),
+        )
     yield "", "Nobody waits, and the weights are equal and finite on every rank."

@@ -24,7 +24,10 @@ class Messages(Traffic):
         self.numbers, self._send = 0, dist.ProcessGroup.send
 
         def send(group: Any, tensors: list, to: int, tag: int) -> Any:
-            self.to, self.numbers = sorted({*self.to, to}), self.numbers + sum(tensor.numel() for tensor in tensors)
+            self.to, self.numbers = (
+                sorted({*self.to, to}),
+                self.numbers + sum(tensor.numel() for tensor in tensors),
+            )
             return self._send(group, tensors, to, tag)
 
         dist.ProcessGroup.send = send  # all of send, isend and batch_isend_irecv end here
@@ -78,7 +81,13 @@ def weights(network: nn.Module) -> torch.Tensor:
 
 def returned(network: Any) -> Any:
     """What an answer returned where a network is asked for, in a word; None for nothing."""
-    return "a network" if isinstance(network, nn.Module) else network if network is None else kind(network)
+    return (
+        "a network"
+        if isinstance(network, nn.Module)
+        else network
+        if network is None
+        else kind(network)
+    )
 
 
 def everyones(value: Any) -> list[Any]:
@@ -100,7 +109,10 @@ def _equal(tensors: list[torch.Tensor]) -> bool:
 def batch(seed: int, rows: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
     """Images (rows, 64) and digits (rows,) for `mlp`, on this rank's device; each seed has its own."""
     generator = torch.Generator().manual_seed(seed)
-    x, y = torch.rand(rows, 64, generator=generator), torch.randint(10, (rows,), generator=generator)
+    x, y = (
+        torch.rand(rows, 64, generator=generator),
+        torch.randint(10, (rows,), generator=generator),
+    )
     return x.to(pick()), y.to(pick())
 
 
@@ -114,7 +126,9 @@ class Rows(Dataset):
         return self.rows
 
     def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.full((64,), row / self.rows, device="cpu"), torch.tensor(row % 10, device="cpu")
+        return torch.full((64,), row / self.rows, device="cpu"), torch.tensor(
+            row % 10, device="cpu"
+        )
 
     def read(self, inputs: list[torch.Tensor]) -> list[int]:
         """The rows of these batches, in their order."""

@@ -28,7 +28,11 @@ class Verdict:
         return self.state == "solved"
 
     def _values(self) -> list[tuple[str, str]]:
-        return [(name, value) for name, value in (("expected", self.expected), ("got", self.got)) if value]
+        return [
+            (name, value)
+            for name, value in (("expected", self.expected), ("got", self.got))
+            if value
+        ]
 
     def __repr__(self) -> str:
         mark, title, _ = _FACE[self.state]
@@ -38,18 +42,26 @@ class Verdict:
     def _repr_html_(self) -> str:
         mark, title, colour = _FACE[self.state]
         code = "background:none;padding:0;white-space:pre-wrap;overflow-wrap:anywhere"
-        rows = [f'<b style="color:{colour};font-size:1.15em">{mark}</b>&ensp;<b>{title}</b>&ensp;'
-                f'<code style="opacity:0.75;{code}">{escape(self.exercise)}</code>']
+        rows = [
+            f'<b style="color:{colour};font-size:1.15em">{mark}</b>&ensp;<b>{title}</b>&ensp;'
+            f'<code style="opacity:0.75;{code}">{escape(self.exercise)}</code>'
+        ]
         if self.text:
             rows.append(f'<span style="white-space:pre-wrap">{_code(self.text)}</span>')
-        rows += [f'<span style="opacity:0.75;display:inline-block;min-width:70px">{name}</span>'
-                 f'<code style="{code}">{escape(value)}</code>' for name, value in self._values()]
+        rows += [
+            f'<span style="opacity:0.75;display:inline-block;min-width:70px">{name}</span>'
+            f'<code style="{code}">{escape(value)}</code>'
+            for name, value in self._values()
+        ]
         if not self:
             more = f"The hints are under the exercise; `check.{self.exercise}.solution()` prints a solution."
             rows.append(f'<span style="opacity:0.75;font-size:0.92em">{_code(more)}</span>')
-        return (f'<div role="status" style="border-left:4px solid {colour};padding:6px 12px;margin:4px 0;'
-                'max-width:720px;color:inherit;line-height:1.45">'
-                + "".join(f'<div style="margin-top:4px">{row}</div>' for row in rows) + "</div>")
+        return (
+            f'<div role="status" style="border-left:4px solid {colour};padding:6px 12px;margin:4px 0;'
+            'max-width:720px;color:inherit;line-height:1.45">'
+            + "".join(f'<div style="margin-top:4px">{row}</div>' for row in rows)
+            + "</div>"
+        )
 
 
 def _code(text: str) -> str:
@@ -57,4 +69,7 @@ def _code(text: str) -> str:
     pieces = escape(text).split("`")
     if len(pieces) % 2 == 0:
         return escape(text)
-    return "".join(f'<code style="background:none;padding:0">{p}</code>' if i % 2 else p for i, p in enumerate(pieces))
+    return "".join(
+        f'<code style="background:none;padding:0">{p}</code>' if i % 2 else p
+        for i, p in enumerate(pieces)
+    )

@@ -26,16 +26,30 @@ from ..ranks import report, span
 
 HERE = Path(__file__).parent
 MARK = "Exported from a notebook"
-OWN_IMPORTS = ("import argparse", "import torch.distributed as dist", "from dist_utils import init_distributed",
-               "from torch.distributed.elastic.multiprocessing.errors import record")
+OWN_IMPORTS = (
+    "import argparse",
+    "import torch.distributed as dist",
+    "from dist_utils import init_distributed",
+    "from torch.distributed.elastic.multiprocessing.errors import record",
+)
 OWN_NAMES = ("argparse", "dist", "init_distributed", "main", "record")
-LESSONS = ("course_utils.lessons.data", "course_utils.lessons.models")  # plain torch: they are copied as they are
+LESSONS = (
+    "course_utils.lessons.data",
+    "course_utils.lessons.models",
+)  # plain torch: they are copied as they are
 SUFFIXES = {"slurm": ".sbatch", "kubernetes": ".yaml"}
 
 
 def export(
-    function: Callable, path: str | Path, *args: Any, ranks: int = 4, nodes: int = 1, device: object = None,
-    time_limit: float | None = None, beside: tuple[str, ...] = (), **kwargs: Any,
+    function: Callable,
+    path: str | Path,
+    *args: Any,
+    ranks: int = 4,
+    nodes: int = 1,
+    device: object = None,
+    time_limit: float | None = None,
+    beside: tuple[str, ...] = (),
+    **kwargs: Any,
 ) -> Path:
     """Write what `launch(function, *args, …)` would run as a script of plain torch, for `python` and `torchrun`.
 
@@ -58,22 +72,41 @@ def export(
     name = needed.argument(function)
     options, call = _call(needed, name, inspect.signature(function).bind(*args, **kwargs))
     made_by = needed.found[name][0]
-    if isinstance(made_by, ast.Assign) or any(isinstance(one, ast.Return) and one.value for one in ast.walk(made_by)):
+    if isinstance(made_by, ast.Assign) or any(
+        isinstance(one, ast.Return) and one.value for one in ast.walk(made_by)
+    ):
         call = f'result = {call}\nif dist.get_rank() == 0:\n    print("result:", result)'
-    script = (HERE / "script.txt").read_text().format(
-        title=(inspect.getdoc(function) or f"{name}, on any number of ranks.").splitlines()[0],
-        file=path.name, each=each, hosts=max(nodes, 2), copied=", ".join(sorted(needed.files)),
-        imports="\n".join(sorted(needed.imports, key=lambda line: (line.startswith("from"), line))),
-        code="\n\n\n".join(dict.fromkeys(needed.statements.values())),
-        device=_literal(device), options="\n".join(f"    parser.add_argument({one})" for one in options),
-        timeout=f", timeout={time_limit}" if time_limit else "",
-        call=textwrap.indent(call, "    "),
+    script = (
+        (HERE / "script.txt")
+        .read_text()
+        .format(
+            title=(inspect.getdoc(function) or f"{name}, on any number of ranks.").splitlines()[0],
+            file=path.name,
+            each=each,
+            hosts=max(nodes, 2),
+            copied=", ".join(sorted(needed.files)),
+            imports="\n".join(
+                sorted(needed.imports, key=lambda line: (line.startswith("from"), line))
+            ),
+            code="\n\n\n".join(dict.fromkeys(needed.statements.values())),
+            device=_literal(device),
+            options="\n".join(f"    parser.add_argument({one})" for one in options),
+            timeout=f", timeout={time_limit}" if time_limit else "",
+            call=textwrap.indent(call, "    "),
+        )
     )
-    files = {path.name: script} | {file: f"# {MARK}.\n{text}" for file, text in needed.files.items()}
-    jobs = {path.stem + SUFFIXES[kind]: _job(kind, path, files, each, nodes, device or "cuda") for kind in beside}
+    files = {path.name: script} | {
+        file: f"# {MARK}.\n{text}" for file, text in needed.files.items()
+    }
+    jobs = {
+        path.stem + SUFFIXES[kind]: _job(kind, path, files, each, nodes, device or "cuda")
+        for kind in beside
+    }
     for old in map(path.with_name, files | jobs):
         if old.exists() and MARK not in old.read_text(errors="replace"):
-            raise CourseError(f"{old} is there already, and is no export: take another folder, or remove it.")
+            raise CourseError(
+                f"{old} is there already, and is no export: take another folder, or remove it."
+            )
     for file, text in (files | jobs).items():
         path.with_name(file).write_text(text)
     return path
@@ -86,8 +119,12 @@ def _call(needed: "Needed", name: str, bound: inspect.BoundArguments) -> tuple[l
     for key, value in [*bound.arguments.items()]:
         parameter = bound.signature.parameters[key]
         if type(value) in (bool, int, float, str) and _literal(value) and key != "device":
-            kind = float if float in (parameter.annotation, type(parameter.default)) else type(value)
-            how = "action=argparse.BooleanOptionalAction" if kind is bool else f"type={kind.__name__}"
+            kind = (
+                float if float in (parameter.annotation, type(parameter.default)) else type(value)
+            )
+            how = (
+                "action=argparse.BooleanOptionalAction" if kind is bool else f"type={kind.__name__}"
+            )
             options.append(f'"--{key.replace("_", "-")}", {how}, default={_literal(value)}')
             bound.arguments[key] = f"args.{key}"
         elif key not in given:
@@ -107,12 +144,27 @@ def _job(kind: str, path: Path, files: dict[str, str], each: int, nodes: int, de
 
     A TrainJob has the files in its command, as Kubeflow's own SDK sends a function.
     """
-    copies = "".join(f"cat > {shlex.quote(one)} <<'END_OF_FILE'\n{text}END_OF_FILE\n" for one, text in files.items())
-    job = re.sub("[^a-z0-9]+", "-", path.stem.lower()).lstrip("-0123456789").rstrip("-") or "job"  # as Kubernetes asks
-    return (HERE / f"{kind}.txt").read_text().format(
-        stem=path.stem, job=job, nodes=nodes, each=each, device=device, script=shlex.quote(path.name),
-        cpus=each if device == "cpu" else 4 * each,  # some for the workers of a DataLoader
-        off="#" if device == "cpu" else "", files=textwrap.indent(copies, " " * 8).rstrip(),
+    copies = "".join(
+        f"cat > {shlex.quote(one)} <<'END_OF_FILE'\n{text}END_OF_FILE\n"
+        for one, text in files.items()
+    )
+    job = (
+        re.sub("[^a-z0-9]+", "-", path.stem.lower()).lstrip("-0123456789").rstrip("-") or "job"
+    )  # as Kubernetes asks
+    return (
+        (HERE / f"{kind}.txt")
+        .read_text()
+        .format(
+            stem=path.stem,
+            job=job,
+            nodes=nodes,
+            each=each,
+            device=device,
+            script=shlex.quote(path.name),
+            cpus=each if device == "cpu" else 4 * each,  # some for the workers of a DataLoader
+            off="#" if device == "cpu" else "",
+            files=textwrap.indent(copies, " " * 8).rstrip(),
+        )
     )
 
 
@@ -127,15 +179,25 @@ def _statements(space: dict[str, Any]) -> dict[str, tuple[ast.stmt, str, set[str
     for cell in [*filter(None, space.get("In", ()))] or compiled:
         with suppress(SyntaxError):  # that cell did not run
             for node in ast.parse(cell).body:
-                first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+                first = min(
+                    [node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))]
+                )
                 text = "\n".join(cell.split("\n")[first - 1 : node.end_lineno])
                 top = symtable.symtable(text, "cell", "exec")
                 tables = [top]
                 for table in tables:
                     tables += table.get_children()
-                uses = {one.get_name() for table in tables for one in table.get_symbols()
-                        if one.is_referenced() and (table is top or one.is_global())}
-                binds = (one.get_name() for one in top.get_symbols() if one.is_assigned() or one.is_imported())
+                uses = {
+                    one.get_name()
+                    for table in tables
+                    for one in table.get_symbols()
+                    if one.is_referenced() and (table is top or one.is_global())
+                }
+                binds = (
+                    one.get_name()
+                    for one in top.get_symbols()
+                    if one.is_assigned() or one.is_imported()
+                )
                 found |= dict.fromkeys(binds, (node, text, uses))
     return found
 
@@ -145,16 +207,25 @@ class Needed:
 
     def __init__(self, space: dict[str, Any]) -> None:
         self.space, self.found, self.statements, self.seen = space, _statements(space), {}, set()
-        self.imports, self.files = {*OWN_IMPORTS}, {"dist_utils.py": (HERE / "dist_utils.py").read_text()}
+        self.imports, self.files = (
+            {*OWN_IMPORTS},
+            {"dist_utils.py": (HERE / "dist_utils.py").read_text()},
+        )
 
     def argument(self, value: Any) -> str:
         """What stands for it in the script: a literal, or the notebook's name for it, its own the first."""
         if (text := _literal(value)) is not None:
             return text
         own = getattr(value, "__name__", None)
-        names = [name for name, other in self.space.items() if other is value and (name == own or name[0] != "_")]
+        names = [
+            name
+            for name, other in self.space.items()
+            if other is value and (name == own or name[0] != "_")
+        ]
         if not names:
-            raise CourseError(f"export knows no name for {value!r:.60}: write name = … in a cell, and give the name.")
+            raise CourseError(
+                f"export knows no name for {value!r:.60}: write name = … in a cell, and give the name."
+            )
         name = own if own in names else names[0]
         self.add(name, "the call")
         return name
@@ -175,14 +246,22 @@ class Needed:
         if name in OWN_NAMES:
             _refuse(name, user, "the script has something of that name; give it another one")
         if constant is not None:
-            if not isinstance(node, ast.Assign) or ast.dump(node.value) != ast.dump(ast.parse(constant).body[0].value):
+            if not isinstance(node, ast.Assign) or ast.dump(node.value) != ast.dump(
+                ast.parse(constant).body[0].value
+            ):
                 text, uses = f"{name} = {constant}", set()  # changed since, or made by the machine
-        elif not isinstance(node, (ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.ClassDef, ast.If, ast.Try)):
+        elif not isinstance(
+            node, (ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.ClassDef, ast.If, ast.Try)
+        ):
             _refuse(name, user, "no cell that ran makes it by def, class, import or name = …")
         elif isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, IOBase)) or (
             name in uses and isinstance(node, ast.Assign)
         ):
-            _refuse(name, user, f"only this kernel has that {type(value).__name__} as it is; make it in the function")
+            _refuse(
+                name,
+                user,
+                f"only this kernel has that {type(value).__name__} as it is; make it in the function",
+            )
         for one in [*self.found, *sorted(uses - self.found.keys())]:
             if one in uses:
                 self.add(one, name)
@@ -201,8 +280,16 @@ class Needed:
             text, module = inspect.getsource(sys.modules[module]), module.rpartition(".")[2]
             self.files[f"{module}.py"] = text
         else:
-            _refuse(name, user, "it is a tool of this course for the notebook; take it out of the function")
-        text = f"import {module}" if isinstance(value, ModuleType) else f"from {module} import {value.__name__}"
+            _refuse(
+                name,
+                user,
+                "it is a tool of this course for the notebook; take it out of the function",
+            )
+        text = (
+            f"import {module}"
+            if isinstance(value, ModuleType)
+            else f"from {module} import {value.__name__}"
+        )
         return text if name == text.split()[-1] else f"{text} as {name}"
 
 

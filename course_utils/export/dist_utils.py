@@ -31,14 +31,20 @@ def init_distributed(device: str | None = None, *, timeout: float | None = None)
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     if device is None:
         here = torch.accelerator.current_accelerator(check_available=True)
-        device = "cpu" if here is None or here.type == "mps" else here.type  # mps has no collectives
+        device = (
+            "cpu" if here is None or here.type == "mps" else here.type
+        )  # mps has no collectives
     _device = torch.device(device)
     if device != "cpu":
         rank, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
         count = torch.get_device_module(device).device_count()
         if count < ranks:
-            why = f"{platform.node()} has {count} of the {ranks} {device} devices that its ranks need"
-            raise RuntimeError(f"{why}: start fewer ranks, or all ranks of all hosts with --device cpu")
+            why = (
+                f"{platform.node()} has {count} of the {ranks} {device} devices that its ranks need"
+            )
+            raise RuntimeError(
+                f"{why}: start fewer ranks, or all ranks of all hosts with --device cpu"
+            )
         torch.accelerator.set_device_index(rank)
         _device = torch.device(device, rank)
     dist.init_process_group(
@@ -55,7 +61,11 @@ def pick() -> torch.device:
 
 def report(step: int | None = None, **values: float) -> None:
     """Add a line of JSON to this rank's file, runs/rank0.jsonl and so on; rank 0 prints it, too."""
-    head = {"rank": dist.get_rank(), "step": next(STEPS) if step is None else step, "time": time.time()}
+    head = {
+        "rank": dist.get_rank(),
+        "step": next(STEPS) if step is None else step,
+        "time": time.time(),
+    }
     line = json.dumps(head | {name: float(value) for name, value in values.items()})
     file = Path("runs", f"rank{head['rank']}.jsonl")
     file.parent.mkdir(exist_ok=True)

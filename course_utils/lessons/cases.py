@@ -52,7 +52,9 @@ def _in_a_span(shown, bucket):  # torch refuses annotations that are text
     return work.get_future().then(arrived)
 
 
-def step(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, *, pace: float = 1.0) -> Tensor:
+def step(
+    model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, *, pace: float = 1.0
+) -> Tensor:
     """One step in three spans; its loss. `pace` 2 makes forward and backward last twice as long."""
     x, y = x.to(pick()), y.to(pick())
     with span("forward"):
@@ -120,7 +122,9 @@ def case_c(cut: Callable[[int, int], Sequence[int]] = cut_layers, batches: int =
         message.wait()
 
 
-def train_large(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, pieces: int) -> Tensor:
+def train_large(
+    model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, pieces: int
+) -> Tensor:
     """One step on the batch x, y, cut into pieces that fit into the memory; the mean loss."""
     losses = []
     optimizer.zero_grad()
@@ -132,7 +136,9 @@ def train_large(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, pi
     return torch.stack(losses).mean()
 
 
-def case_d(rows: Sequence[Tensor], train: Callable[..., Tensor] = train_large, steps: int = 25) -> None:
+def case_d(
+    rows: Sequence[Tensor], train: Callable[..., Tensor] = train_large, steps: int = 25
+) -> None:
     """The same batches four times: whole, and in 2, 4 and 8 pieces."""
     torch.set_num_threads(1)
     for pieces in (1, 2, 4, 8):
@@ -176,10 +182,18 @@ def train_noisy(batches: Sequence[tuple[Tensor, Tensor]]) -> nn.Module:
 
 def case_f(rows: Sequence[Tensor], train: Callable[..., nn.Module] = train_noisy) -> str:
     """Four batches on each rank; one row is broken."""
-    x, y = (part[: 64 * dist.get_world_size()].chunk(dist.get_world_size())[dist.get_rank()] for part in rows)
+    x, y = (
+        part[: 64 * dist.get_world_size()].chunk(dist.get_world_size())[dist.get_rank()]
+        for part in rows
+    )
     if dist.get_rank() == 1:
         x = x.index_fill(0, torch.tensor(20), float("nan"))
-    train([(part.to(pick()), labels.to(pick())) for part, labels in zip(x.split(16), y.split(16), strict=True)])
+    train(
+        [
+            (part.to(pick()), labels.to(pick()))
+            for part, labels in zip(x.split(16), y.split(16), strict=True)
+        ]
+    )
     return "trained"
 
 

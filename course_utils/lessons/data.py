@@ -20,7 +20,9 @@ def digits() -> Digits:
     from sklearn.model_selection import train_test_split
 
     x, y = load_digits(return_X_y=True)
-    parts = train_test_split((x / 16).astype("float32"), y, test_size=0.2, random_state=0, stratify=y)
+    parts = train_test_split(
+        (x / 16).astype("float32"), y, test_size=0.2, random_state=0, stratify=y
+    )
     x_train, x_test, y_train, y_test = (torch.from_numpy(part) for part in parts)
     return Digits(TensorDataset(x_train, y_train.long()), TensorDataset(x_test, y_test.long()))
 
@@ -37,7 +39,9 @@ class Text(NamedTuple):
         generator = torch.Generator().manual_seed(step)
         starts = torch.randint(len(self.train) - context, (size, 1), generator=generator)
         positions = starts + torch.arange(context)
-        return self.train[positions], self.train[positions + 1]  # contiguous, as torch 2.11's pipelines insist on
+        return self.train[positions], self.train[
+            positions + 1
+        ]  # contiguous, as torch 2.11's pipelines insist on
 
 
 def text() -> Text:

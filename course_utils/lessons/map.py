@@ -9,9 +9,16 @@ from pathlib import Path
 from ..machine import MARKS, Machine, discover
 from ..pictures import Picture, table
 
-FIRST_CELL = re.compile(r"# \d+ · (.+?)\n.*\*\*Takes\*\* (\d+ min) · \*\*Roads?\*\* ([^·\n]+?) ·", re.DOTALL)
+FIRST_CELL = re.compile(
+    r"# \d+ · (.+?)\n.*\*\*Takes\*\* (\d+ min) · \*\*Roads?\*\* ([^·\n]+?) ·", re.DOTALL
+)
 # What a notebook runs on; those not named run ranks, and those of the kernel xla its cores.
-NEEDS = {"tensors_and_devices": "a device", "one_device": "a device", "memory": "a device", "dataparallel": "replicas"}
+NEEDS = {
+    "tensors_and_devices": "a device",
+    "one_device": "a device",
+    "memory": "a device",
+    "dataparallel": "replicas",
+}
 
 
 def course_map() -> Picture:
@@ -46,5 +53,9 @@ def _runs(machine: Machine, need: str) -> tuple[str, str]:
 def _xla_kernel() -> bool:
     """Whether JupyterLab's kernel `xla` has a Python of its own: where .venv-xla is missing, it runs this one."""
     about = Path(sys.prefix, "share/jupyter/kernels/xla/kernel.json")
-    python = Path(json.loads(about.read_text(encoding="utf-8"))["argv"][0]) if about.exists() else Path(sys.prefix)
+    python = (
+        Path(json.loads(about.read_text(encoding="utf-8"))["argv"][0])
+        if about.exists()
+        else Path(sys.prefix)
+    )
     return python.exists() and not python.is_relative_to(sys.prefix)

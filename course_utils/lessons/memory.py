@@ -26,13 +26,17 @@ def held(tensors: Iterable[Tensor]) -> int:
     return sum({memory.data_ptr(): memory.nbytes() for memory in map(storage, tensors)}.values())
 
 
-def tensors(parameters: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> dict[str, list[Tensor]]:
+def tensors(
+    parameters: Iterable[Tensor], optimizer: torch.optim.Optimizer
+) -> dict[str, list[Tensor]]:
     """These parameters, their gradients, and what the optimizer keeps of them, counts of steps included."""
     parameters, states = list(parameters), optimizer.state.values()
     return {
         "parameters": parameters,
         "gradients": [p.grad for p in parameters if p.grad is not None],
-        "optimizer states": [value for state in states for value in state.values() if torch.is_tensor(value)],
+        "optimizer states": [
+            value for state in states for value in state.values() if torch.is_tensor(value)
+        ],
     }
 
 
@@ -54,11 +58,15 @@ class Alive(TorchDispatchMode):
         self.samples: list[int] = []
         self.largest = 0
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         if any(hasattr(kind, "_local_tensor") for kind in types):  # a DTensor
             return NotImplemented  # what it does with its part on this rank comes here next
         made = operation(*args, **kwargs or {})
-        self.largest = max(self.largest, self._see(value for value in tree_leaves(made) if type(value) is Tensor))
+        self.largest = max(
+            self.largest, self._see(value for value in tree_leaves(made) if type(value) is Tensor)
+        )
         # FSDP2 empties memory that it will fill again, so sizes are read anew each time.
         self.samples.append(sum(map(UntypedStorage.nbytes, self._memory)))
         return made
@@ -89,13 +97,21 @@ class Meter(Alive):
         kinds: {kind: bytes} after each operation.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, budget: float = float("inf")) -> None:
-        super().__init__(tensor for group in tensors(model.parameters(), optimizer).values() for tensor in group)
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, *, budget: float = float("inf")
+    ) -> None:
+        super().__init__(
+            tensor for group in tensors(model.parameters(), optimizer).values() for tensor in group
+        )
         self.optimizer, self.budget, self.kinds = optimizer, budget, []
-        self._parameters = list(model.parameters())  # to look for them after every operation takes long
+        self._parameters = list(
+            model.parameters()
+        )  # to look for them after every operation takes long
         self._fixed: dict[str, tuple[int, int]] = {}  # kind -> how many tensors, bytes
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         if (made := super().__torch_dispatch__(operation, types, args, kwargs)) is NotImplemented:
             return made  # nothing was counted
         for kind, group in tensors(self._parameters, self.optimizer).items():
@@ -104,14 +120,18 @@ class Meter(Alive):
         fixed = {kind: size for kind, (_, size) in self._fixed.items()}
         self.kinds.append(fixed | {"activations": self.samples[-1] - sum(fixed.values())})
         if self.samples[-1] > self.budget:
-            raise MemoryError(f"operation {len(self.samples)}, {operation.__name__.split('.')[0]}, needs "
-                              f"{self.samples[-1] / 1e6:.1f} MB, and the budget is {self.budget / 1e6:.1f} MB")
+            raise MemoryError(
+                f"operation {len(self.samples)}, {operation.__name__.split('.')[0]}, needs "
+                f"{self.samples[-1] / 1e6:.1f} MB, and the budget is {self.budget / 1e6:.1f} MB"
+            )
         return made
 
     def curves(self) -> dict[str, tuple[list[int], list[float]]]:
         """{kind: (number of the operation, MB)}, for a picture of the step."""
         numbers = [*range(1, len(self.kinds) + 1)]
-        return {kind: (numbers, [kinds[kind] / 1e6 for kinds in self.kinds]) for kind in self.kinds[0]}
+        return {
+            kind: (numbers, [kinds[kind] / 1e6 for kinds in self.kinds]) for kind in self.kinds[0]
+        }
 
 
 class SavedTensors(saved_tensors_hooks):

@@ -44,8 +44,13 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.out = (_empty(nn.Linear, width, width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part(x).unflatten(-1, (-1, self.head)).transpose(1, 2) for part in (self.q, self.k, self.v))
-        return self.out(scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        q, k, v = (
+            part(x).unflatten(-1, (-1, self.head)).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
+        return self.out(
+            scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        )
 
 
 class MLP(nn.Module):
@@ -53,7 +58,10 @@ class MLP(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.up, self.down = _empty(nn.Linear, width, 4 * width), _empty(nn.Linear, 4 * width, width)
+        self.up, self.down = (
+            _empty(nn.Linear, width, 4 * width),
+            _empty(nn.Linear, 4 * width, width),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(gelu(self.up(x)))
@@ -75,7 +83,15 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A small GPT: ids (N, T) int64 -> logits (N, T, vocabulary) of each next character; T at most `context`."""
 
-    def __init__(self, vocabulary: int, *, layers: int = 4, width: int = 64, heads: int = 4, context: int = 64) -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        *,
+        layers: int = 4,
+        width: int = 64,
+        heads: int = 4,
+        context: int = 64,
+    ) -> None:
         super().__init__()
         self.embed = Embed(vocabulary, context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))

@@ -26,7 +26,13 @@ def split(model: GPT, parts: int) -> list[nn.Sequential]:
 
 
 def execute(
-    schedule: Schedule, parts: dict[int, nn.Module], x: Tensor, y: Tensor, *, width: int, pace: tuple[float, float]
+    schedule: Schedule,
+    parts: dict[int, nn.Module],
+    x: Tensor,
+    y: Tensor,
+    *,
+    width: int,
+    pace: tuple[float, float],
 ) -> list[Tensor]:
     """Do this rank's instructions, whole backwards only; gradients add up as after one backward of the mean loss.
 
@@ -51,7 +57,11 @@ def execute(
             message = outputs[key].detach() if step.what == "activations" else inputs.pop(key).grad
             going[step.what, *key] = _post(dist.isend, message, step.peer), message
         elif step.name == "forward":
-            inputs[key] = xs[step.micro] if step.stage == 0 else _here(coming, "activations", *key).requires_grad_()
+            inputs[key] = (
+                xs[step.micro]
+                if step.stage == 0
+                else _here(coming, "activations", *key).requires_grad_()
+            )
             with paced(step.label, pace[0], x.device):
                 outputs[key] = parts[step.stage](inputs[key])
                 if step.stage == last:
@@ -63,7 +73,9 @@ def execute(
             with paced(step.label, pace[1], x.device):
                 outputs.pop(key).backward(gradient)
             if gradient is not None:
-                _here(going, "activations", *key)  # its gradient is back, so it has arrived, and may be forgotten
+                _here(
+                    going, "activations", *key
+                )  # its gradient is back, so it has arrived, and may be forgotten
     for message in [*going]:
         _here(going, *message)
     return losses
@@ -92,12 +104,20 @@ def trace_stage(stage: Any, *, pace: tuple[float, float]) -> None:
             half = not kwargs.get("full_backward", True)
             what = "backward-input" if half else name.replace("_", "-")
             micro = args[0] if args else kwargs["bwd_chunk_id"]
-            with paced(Instruction(what, stage.stage_index, micro).label, seconds / (1 + half), stage.device):
+            with paced(
+                Instruction(what, stage.stage_index, micro).label,
+                seconds / (1 + half),
+                stage.device,
+            ):
                 return real(*args, **kwargs)
 
         return run
 
-    for name, seconds in {"forward": pace[0], "backward": pace[1], "backward_weight": pace[1] / 2}.items():
+    for name, seconds in {
+        "forward": pace[0],
+        "backward": pace[1],
+        "backward_weight": pace[1] / 2,
+    }.items():
         setattr(stage, f"{name}_one_chunk", timed(name, seconds))
 
 
@@ -106,7 +126,9 @@ def paced(name: str, seconds: float, device: torch.device) -> Iterator[None]:
     """A span that lasts `seconds` at the least: too few cores cannot show several ranks computing at once."""
     with span(name):
         # Of an accelerator only this stream is waited for: on others there are messages that come much later.
-        stream = torch.accelerator.current_stream(device) if seconds and device.type != "cpu" else None
+        stream = (
+            torch.accelerator.current_stream(device) if seconds and device.type != "cpu" else None
+        )
         if stream:
             stream.synchronize()
         end = time.perf_counter() + seconds

@@ -36,9 +36,14 @@ def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] > k.shape[1])
 
 
-def against_whole(attention: Callable[..., Tensor], positions: list[Tensor], heads: int, shared: int = 1) -> Found:
+def against_whole(
+    attention: Callable[..., Tensor], positions: list[Tensor], heads: int, shared: int = 1
+) -> Found:
     """On a rank: `attention(q, k, v, positions)` of its tokens, at `positions[rank]`, beside `fused` of the whole."""
-    at, whole = positions[dist.get_rank()].to(pick()), sequence(sum(map(len, positions)), heads, shared, pick())
+    at, whole = (
+        positions[dist.get_rank()].to(pick()),
+        sequence(sum(map(len, positions)), heads, shared, pick()),
+    )
     mine = [t.detach()[:, :, at].contiguous().requires_grad_() for t in whole]
     with SavedTensors() as saved, Traffic() as forward:
         y = attention(*mine, positions)
@@ -47,5 +52,7 @@ def against_whole(attention: Callable[..., Tensor], positions: list[Tensor], hea
         y.backward(direction[:, :, at])
     right.backward(direction)
     pairs = [(y, right), *((a.grad, b.grad) for a, b in zip(mine, whole, strict=True))]
-    worst = max(((a - b[:, :, at]).abs().max() / b.abs().max().clamp(min=1)).item() for a, b in pairs)
+    worst = max(
+        ((a - b[:, :, at]).abs().max() / b.abs().max().clamp(min=1)).item() for a, b in pairs
+    )
     return Found(worst, forward.bytes_sent, backward.bytes_sent, saved.peak)

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import nn
 
-SIDE, GAP, LINE = 100, 22, 156  # px: the longest side that is drawn, the space between two, a line of them
+SIDE, GAP, LINE = (
+    100,
+    22,
+    156,
+)  # px: the longest side that is drawn, the space between two, a line of them
 SMALL = style.SMALL * 0.72  # points
 
 
@@ -68,13 +72,20 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str, unit: str = "rank"
     ax = figure.add_axes((0, 0, 1, 1), xlim=(0, style.WIDTH), ylim=(height, 0))  # in px
     ax.set_axis_off()
     says = f"{title}: {finding(by_rank, unit=unit)}"
-    ax.text(8, 6, says, va="top", color=style.GREY, fontsize=9.7, fontweight="bold", parse_math=False)
+    ax.text(
+        8, 6, says, va="top", color=style.GREY, fontsize=9.7, fontweight="bold", parse_math=False
+    )
     most, where = max(n for parts in tensors for n in parts[0].whole), []
     for i, parts in enumerate(tensors):
         label = f"{parts[0].name} {' x '.join(map(str, parts[0].whole))}"
         _draw(ax, parts, label, GAP + i % columns * (SIDE + GAP), 70 + i // columns * LINE, most)
-        cut = (", ".join(f"{a}:{a + n}" for a, n in zip(part.start, part.shape, strict=True)) for part in parts)
-        where.append(f"{label}: " + ", ".join(f"{unit} {rank} [{place}]" for rank, place in enumerate(cut)))
+        cut = (
+            ", ".join(f"{a}:{a + n}" for a, n in zip(part.start, part.shape, strict=True))
+            for part in parts
+        )
+        where.append(
+            f"{label}: " + ", ".join(f"{unit} {rank} [{place}]" for rank, place in enumerate(cut))
+        )
     return Picture("", f"{says}. {'; '.join(where)}", png=to_png(figure))
 
 
@@ -84,14 +95,27 @@ def _draw(ax: Axes, parts: Sequence[Part], label: str, left: float, top: float, 
 
     down, across = (*parts[0].whole, 1, 1)[:2]
     high, wide = (max(9.0, SIDE * math.sqrt(n / most)) for n in (down, across))
-    ax.text(left, top - 8, label.replace(" ", "\n", 1), va="bottom", color=style.GREY, fontsize=SMALL,
-            linespacing=1.25, parse_math=False)
+    ax.text(
+        left,
+        top - 8,
+        label.replace(" ", "\n", 1),
+        va="bottom",
+        color=style.GREY,
+        fontsize=SMALL,
+        linespacing=1.25,
+        parse_math=False,
+    )
     same: dict[tuple, list[int]] = {}
     for rank, part in enumerate(parts):
         same.setdefault((part.start, part.shape), []).append(rank)
     for (start, shape), ranks in same.items():
         (y, x), (h, w) = (*start, 0, 0)[:2], (*shape, 1, 1)[:2]
-        x, w, y, h = left + x / across * wide, w / across * wide, top + y / down * high, h / down * high
+        x, w, y, h = (
+            left + x / across * wide,
+            w / across * wide,
+            top + y / down * high,
+            h / down * high,
+        )
         everywhere = len(ranks) == len(parts) > 1
         seam = min(1.0, 0.2 * w, 0.2 * h)
         color, alpha = (style.GREY, 0.45) if everywhere else (style.color(ranks[0]), 0.9)
@@ -99,5 +123,12 @@ def _draw(ax: Axes, parts: Sequence[Part], label: str, left: float, top: float, 
         text = "all" if everywhere else ",".join(map(str, ranks))
         fits = w > 5.5 * len(text) + 4 and h > 11
         if fits or everywhere:  # a word that is too wide stands beside
-            ax.text(x + w / 2 if fits else x + w + 4, y + h / 2, text, ha="center" if fits else "left",
-                    va="center_baseline", color=style.GREY if everywhere else "white", fontsize=SMALL)
+            ax.text(
+                x + w / 2 if fits else x + w + 4,
+                y + h / 2,
+                text,
+                ha="center" if fits else "left",
+                va="center_baseline",
+                color=style.GREY if everywhere else "white",
+                fontsize=SMALL,
+            )

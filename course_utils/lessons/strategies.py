@@ -20,18 +20,30 @@ from .data import Text
 from .models import GPT
 
 
-def measure(strategy: Callable, text: Text, *, sizes: dict[str, int], batch: int, steps: int,
-            optimizer: type[Optimizer] = Adam, lr: float = 3e-3) -> dict[str, Any]:
+def measure(
+    strategy: Callable,
+    text: Text,
+    *,
+    sizes: dict[str, int],
+    batch: int,
+    steps: int,
+    optimizer: type[Optimizer] = Adam,
+    lr: float = 3e-3,
+) -> dict[str, Any]:
     """Train some steps (4 or more) on one CPU thread: losses, seconds a step, traffic, memory and weights of this rank.
 
     The second step counts what autograd saves, the third what is sent; those after it are timed. "memory" has bytes by
     kind, "weights" this rank's, whole ones, by name. A dictionary that the strategy returns, too, is in the result.
     """
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # about views changed in place: we change none
+    warnings.filterwarnings(
+        "ignore", message="FSDP2-wrapped module"
+    )  # about views changed in place: we change none
     whole = GPT(len(text.vocabulary), **sizes).to(pick())
     part, step, *notes = strategy(whole)
-    optimizer = optimizer(part.parameters(), lr=lr, foreach=False)  # on GPUs: DTensors apart from others
+    optimizer = optimizer(
+        part.parameters(), lr=lr, foreach=False
+    )  # on GPUs: DTensors apart from others
 
     def train(number: int) -> float | None:
         optimizer.zero_grad()
@@ -47,13 +59,23 @@ def measure(strategy: Callable, text: Text, *, sizes: dict[str, int], batch: int
     began = _now()
     losses += map(train, range(3, steps))
     seconds = (_now() - began) / (steps - 3)
-    held = {kind: memory.held(t for t in tensors if t.dim())  # without counts of steps
-            for kind, tensors in memory.tensors(part.parameters(), optimizer).items()}
+    held = {
+        kind: memory.held(t for t in tensors if t.dim())  # without counts of steps
+        for kind, tensors in memory.tensors(part.parameters(), optimizer).items()
+    }
     mine = set(part.parameters())
-    weights = {name: (p.full_tensor() if isinstance(p, DTensor) else p).detach().cpu()
-               for name, p in whole.named_parameters() if p in mine}
-    return {"losses": losses, "seconds": seconds, "traffic": traffic, "memory": held | {"activations": saved.peak},
-            "weights": weights} | dict(*notes)
+    weights = {
+        name: (p.full_tensor() if isinstance(p, DTensor) else p).detach().cpu()
+        for name, p in whole.named_parameters()
+        if p in mine
+    }
+    return {
+        "losses": losses,
+        "seconds": seconds,
+        "traffic": traffic,
+        "memory": held | {"activations": saved.peak},
+        "weights": weights,
+    } | dict(*notes)
 
 
 def _now() -> float:

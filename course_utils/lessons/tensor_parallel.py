@@ -19,8 +19,10 @@ def mine(tensor: Tensor, dim: int = 0) -> Tensor:
     """This rank's part of what is cut evenly along `dim`."""
     ranks = dist.get_world_size()
     if tensor.shape[dim] % ranks:
-        raise CourseError(f"{tensor.shape[dim]} of shape {tuple(tensor.shape)} cannot be cut into {ranks} equal parts: "
-                          "take a number of ranks that divides it.")
+        raise CourseError(
+            f"{tensor.shape[dim]} of shape {tuple(tensor.shape)} cannot be cut into {ranks} equal parts: "
+            "take a number of ranks that divides it."
+        )
     return tensor.chunk(ranks, dim)[dist.get_rank()]
 
 
@@ -91,6 +93,7 @@ def by_hand(model: GPT) -> GPT:
     for block in model.blocks:
         attention, mlp = block.attention, block.mlp
         attention.q, attention.k, attention.v, mlp.up = (
-            Columns(layer) for layer in (attention.q, attention.k, attention.v, mlp.up))
+            Columns(layer) for layer in (attention.q, attention.k, attention.v, mlp.up)
+        )
         attention.out, mlp.down = Rows(attention.out), Rows(mlp.down)
     return model

@@ -8,5 +8,16 @@ from .matmul import matmul
 from .picture import Picture, player
 from .tables import bars, shares, table
 
-__all__ = ["Picture", "bars", "collective", "curves_png", "explorer", "gantt", "matmul", "pipelines",
-           "player", "shares", "table"]
+__all__ = [
+    "Picture",
+    "bars",
+    "collective",
+    "curves_png",
+    "explorer",
+    "gantt",
+    "matmul",
+    "pipelines",
+    "player",
+    "shares",
+    "table",
+]

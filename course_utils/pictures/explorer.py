@@ -9,23 +9,43 @@ from ..schedules import SCHEDULES, make
 from .gantt import SHADES, pipelines
 from .picture import Picture, script
 
-COLORS = {"F": SHADES["forward"], "B": SHADES["backward"], "W": SHADES["backward-weight"],
-          "S": [style.ROLE["communication"]] * 2}
+COLORS = {
+    "F": SHADES["forward"],
+    "B": SHADES["backward"],
+    "W": SHADES["backward-weight"],
+    "S": [style.ROLE["communication"]] * 2,
+}
 CONTROLS = [  # name in the state, words, least, most, step
-    ("p", "ranks (p)", 1, 8, 1), ("m", "micro-batches (m)", 1, 16, 1), ("v", "chunks a rank (v)", 1, 4, 1),
-    ("ratio", "backward : forward", 0.5, 3, 0.5), ("link", "link time", 0, 1, 0.1)]
+    ("p", "ranks (p)", 1, 8, 1),
+    ("m", "micro-batches (m)", 1, 16, 1),
+    ("v", "chunks a rank (v)", 1, 4, 1),
+    ("ratio", "backward : forward", 0.5, 3, 0.5),
+    ("link", "link time", 0, 1, 0.1),
+]
 
 
 def explorer() -> Picture:
     """A pipeline to play with, in the page itself: sliders for all of its numbers; a PNG where no JavaScript runs."""
-    first = pipelines({"GPipe, 3 micro-batches on 2 ranks": make("GPipe", ranks=2, micro_batches=3).simulate()},
-                      unit="forwards")
+    first = pipelines(
+        {"GPipe, 3 micro-batches on 2 ranks": make("GPipe", ranks=2, micro_batches=3).simulate()},
+        unit="forwards",
+    )
     state = {"name": "GPipe", "p": 2, "m": 3, "v": 2, "ratio": 2, "link": 0}
-    stored = json.dumps({"state": state, "names": [*SCHEDULES], "controls": CONTROLS, "colors": COLORS})
-    marks = {"forward": COLORS["F"][0], "backward, or its input half": COLORS["B"][0], "weight half": COLORS["W"][0],
-             "waits": "rgba(128,128,128,.3)", "message on its way": COLORS["S"][0]}
-    key = "".join(f'<span style="padding-right:14px"><span style="display:inline-block;width:11px;height:11px;'
-                  f'background:{color}"></span> {text}</span>' for text, color in marks.items())
+    stored = json.dumps(
+        {"state": state, "names": [*SCHEDULES], "controls": CONTROLS, "colors": COLORS}
+    )
+    marks = {
+        "forward": COLORS["F"][0],
+        "backward, or its input half": COLORS["B"][0],
+        "weight half": COLORS["W"][0],
+        "waits": "rgba(128,128,128,.3)",
+        "message on its way": COLORS["S"][0],
+    }
+    key = "".join(
+        f'<span style="padding-right:14px"><span style="display:inline-block;width:11px;height:11px;'
+        f'background:{color}"></span> {text}</span>'
+        for text, color in marks.items()
+    )
     alt = f"Pipeline explorer. {first.alt}"
     return Picture(
         f'<div data-course-pipeline data-lm-suppress-shortcuts="true" role="group" aria-label="{html.escape(alt)}" '
@@ -37,4 +57,6 @@ def explorer() -> Picture:
         f'<div data-key hidden style="opacity:.85">{key}<br>Numbers are micro-batches; pale boxes are every second '
         "chunk. One forward through all that a rank holds takes 1.</div>"
         f'<script type="application/json">{stored}</script>'
-        f'<script>{script("schedules.js", "explorer.js")}</script></div>', alt)
+        f"<script>{script('schedules.js', 'explorer.js')}</script></div>",
+        alt,
+    )

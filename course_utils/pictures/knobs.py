@@ -43,19 +43,37 @@ class _Knobs:
         from ipywidgets import HTML, Button, Dropdown, HBox, VBox
 
         self.function, self.choices = function, choices
-        layout, style = {"width": "max-content", "margin": "2px 12px 2px 2px"}, {"description_width": "initial"}
-        self.controls = {name: Dropdown(options=[getattr(value, "__name__", str(value)) for value in values],
-                                        description=name.replace("_", " "), layout=layout, style=style)
-                         for name, values in choices.items()}
+        layout, style = (
+            {"width": "max-content", "margin": "2px 12px 2px 2px"},
+            {"description_width": "initial"},
+        )
+        self.controls = {
+            name: Dropdown(
+                options=[getattr(value, "__name__", str(value)) for value in values],
+                description=name.replace("_", " "),
+                layout=layout,
+                style=style,
+            )
+            for name, values in choices.items()
+        }
         button, self.state = Button(description="Run", icon="play"), HTML()
         button.on_click(self.ask)
         row = HBox([*self.controls.values(), button], layout={"flex_flow": "row wrap"})
         bundle = VBox([row, self.state])._repr_mimebundle_()
-        display(bundle | {"text/plain": f"controls, with a running kernel: {', '.join(choices)}"}, raw=True)
+        display(
+            bundle | {"text/plain": f"controls, with a running kernel: {', '.join(choices)}"},
+            raw=True,
+        )
         self.result, self.printed, self.plot = Place(), Place(), Place()
         self.result.show({"text/html": KEYS, "text/plain": ""})
-        self.loop, self.context = asyncio.get_running_loop(), contextvars.copy_context()  # runs show in this cell
-        self.asked, self.shown = False, ""  # a run that is not yet answered; the values that the result belongs to
+        self.loop, self.context = (
+            asyncio.get_running_loop(),
+            contextvars.copy_context(),
+        )  # runs show in this cell
+        self.asked, self.shown = (
+            False,
+            "",
+        )  # a run that is not yet answered; the values that the result belongs to
 
     def ask(self, _: object) -> None:
         """Run as soon as the kernel is free; what is clicked until that run has ended asks for nothing more."""
@@ -76,7 +94,9 @@ class _Knobs:
     def run(self, *, in_cell: bool = False) -> None:
         """Call the function with the values chosen, and show what comes of it; `in_cell`: raise what it raises."""
         __tracebackhide__ = True
-        chosen = {name: self.choices[name][control.index] for name, control in self.controls.items()}
+        chosen = {
+            name: self.choices[name][control.index] for name, control in self.controls.items()
+        }
         label = ", ".join(f"{name} = {control.label}" for name, control in self.controls.items())
         self.say(f"Running with {label} … Jupyter's stop button ends it.")
         self.plot.clear()
@@ -84,24 +104,34 @@ class _Knobs:
         outside = signal.getsignal(signal.SIGINT)
         try:
             try:
-                signal.signal(signal.SIGINT, signal.default_int_handler)  # between cells a kernel ignores it
+                signal.signal(
+                    signal.SIGINT, signal.default_int_handler
+                )  # between cells a kernel ignores it
                 with drawing_in(self.plot), contextlib.redirect_stdout(printed):
                     result = self.function(**chosen)
             finally:
                 signal.signal(signal.SIGINT, outside)
         except BaseException as error:
             signal.signal(signal.SIGINT, outside)  # when the interrupt came after the function
-            said = "Stopped." if isinstance(error, KeyboardInterrupt) else "\n".join(in_words(error, error))
+            said = (
+                "Stopped."
+                if isinstance(error, KeyboardInterrupt)
+                else "\n".join(in_words(error, error))
+            )
             if self.shown:
                 said += f"\nThe result shown is that of {self.shown}."
             if in_cell:
                 raise
         else:
-            data, metadata = ({}, {}) if result is None else shell().display_formatter.format(result)
+            data, metadata = (
+                ({}, {}) if result is None else shell().display_formatter.format(result)
+            )
             self.result.show(data or {"text/plain": ""}, metadata)
             self.shown, said = label, f"Done: {label}; it took {time.perf_counter() - began:.1f} s."
         finally:
             text = printed.getvalue().rstrip("\n")
             self.printed.show({"text/plain": text}) if text else self.printed.clear()
             # Clicks of meanwhile may be heard only now.
-            self.say(said) if in_cell else self.loop.call_later(0.05, partial(self.say, said, over=True))
+            self.say(said) if in_cell else self.loop.call_later(
+                0.05, partial(self.say, said, over=True)
+            )

@@ -26,7 +26,9 @@ SHARE = 0.015  # of one core's time that drawing may take
 
 def as_float(value: Any) -> float:
     """A number of Python, NumPy or torch as a float; what is none, or several, raises in their own words."""
-    return float(value.item() if hasattr(value, "item") else value)  # float(tensor) warns of its gradient
+    return float(
+        value.item() if hasattr(value, "item") else value
+    )  # float(tensor) warns of its gradient
 
 
 class LivePlot:
@@ -48,7 +50,9 @@ class LivePlot:
         self.data: dict[str, dict[int, tuple[list[float], list[float]]]] = {}
         self.place: Place | None = None
         self._next: dict[int, float] = {}  # rank -> the step after its last
-        self._items: tuple[int, int, str] | None = None  # of `live`: how many are done, of how many, called what
+        self._items: tuple[int, int, str] | None = (
+            None  # of `live`: how many are done, of how many, called what
+        )
         self._unit = ""  # of a launch: what its series are, "rank" or "core"
         self._open = self._news = False
         self._begun, self._due = float("inf"), float("-inf")
@@ -74,8 +78,11 @@ class LivePlot:
 
     def add(self, record: dict[str, Any]) -> None:
         """Add one record of a rank, `{"rank": r, "time": s, "step": n, **values}`; what is not a number is left out."""
-        values = {name: value for name, value in record.items()
-                  if name not in ("rank", "step", "time") and isinstance(value, (int, float))}
+        values = {
+            name: value
+            for name, value in record.items()
+            if name not in ("rank", "step", "time") and isinstance(value, (int, float))
+        }
         self._take(record["rank"], record["step"], values)
 
     def _take(self, rank: int, step: float | None, values: dict[str, Any]) -> None:
@@ -88,15 +95,26 @@ class LivePlot:
             ys.append(value)
         self._next[rank], self._news = step + 1, True
 
-    def follow(self, folder: str | os.PathLike, *, until: Iterable[subprocess.Popen] | Callable[[], Any] = ()) -> None:
+    def follow(
+        self,
+        folder: str | os.PathLike,
+        *,
+        until: Iterable[subprocess.Popen] | Callable[[], Any] = (),
+    ) -> None:
         """Draw what the ranks of a run append to JSONL files in `folder`, a record a line, until the run ends.
 
         until: the processes of the run, or a function that is asked ten times a second whether it is over; without
             them, what is there now is drawn.
         """
-        over = until if callable(until) else lambda: None not in [process.poll() for process in until]
+        over = (
+            until if callable(until) else lambda: None not in [process.poll() for process in until]
+        )
         self.open("")
-        self._begun, last, done = float("inf"), float("-inf"), False  # its time is that of its records
+        self._begun, last, done = (
+            float("inf"),
+            float("-inf"),
+            False,
+        )  # its time is that of its records
         read, shift = Counter(), time.monotonic() - time.time()
         try:
             while not done:
@@ -104,7 +122,9 @@ class LivePlot:
                 for path in sorted(Path(folder).glob("*.jsonl")):
                     with path.open("rb") as file:
                         file.seek(read[path])
-                        lines = [line for line in file if line.endswith(b"\n")]  # not what is half-written
+                        lines = [
+                            line for line in file if line.endswith(b"\n")
+                        ]  # not what is half-written
                     read[path] += sum(map(len, lines))
                     for line in lines:
                         with contextlib.suppress(ValueError):  # a kill cut the line off
@@ -128,7 +148,9 @@ class LivePlot:
         self._open, self._begun = True, min(self._begun, time.monotonic())
         if shell() is not None and self.place is None:
             self.place = place_of(self)
-            self.place.show({"text/html": "<i>waiting for the first values</i>", "text/plain": repr(self)})
+            self.place.show(
+                {"text/html": "<i>waiting for the first values</i>", "text/plain": repr(self)}
+            )
 
     def tick(self) -> float:
         """Draw if a frame is due and something is new; seconds until the next may be drawn. Never raises."""
@@ -154,7 +176,9 @@ class LivePlot:
             self._show(now)
             self._news = False
             # Long runs get rarer frames: of a cell that sends thousands of messages some are lost.
-            self._due = now + max(SHORTEST, (time.thread_time() - began) / SHARE, (now - self._begun) / 60)
+            self._due = now + max(
+                SHORTEST, (time.thread_time() - began) / SHARE, (now - self._begun) / 60
+            )
 
     def _show(self, now: float) -> None:
         if self.place is None:
@@ -162,9 +186,13 @@ class LivePlot:
         try:
             line, panels, metadata = self._progress(now), self._panels(), {}
             text = f"{self!r} ({line})" if panels else line
-            draw = partial(curves.draw, panels, title=self.title, total=self.total, unit=self._unit or "rank")
+            draw = partial(
+                curves.draw, panels, title=self.title, total=self.total, unit=self._unit or "rank"
+            )
             if not self._open and any(panels.values()):
-                image, metadata["image/png"] = Picture("", text, png=draw(foot=line).png())._repr_png_()
+                image, metadata["image/png"] = Picture(
+                    "", text, png=draw(foot=line).png()
+                )._repr_png_()
                 bundle = {"image/png": base64.b64encode(image).decode()}
             else:
                 look = f"font:{style.TEXT}px {style.FONT};padding:3px 8px;font-variant-numeric:tabular-nums"
@@ -179,8 +207,15 @@ class LivePlot:
 
     def _progress(self, now: float) -> str:
         """Items, rate, and the time left; at the end the time it took."""
-        done, total, unit = self._items or (int(max(self._next.values(), default=0)), self.total, "step")
-        seconds, parts = max(now - self._begun, 1e-9), [f"{unit} {done:,}" + (f" of {total:,}" if total else "")]
+        done, total, unit = self._items or (
+            int(max(self._next.values(), default=0)),
+            self.total,
+            "step",
+        )
+        seconds, parts = (
+            max(now - self._begun, 1e-9),
+            [f"{unit} {done:,}" + (f" of {total:,}" if total else "")],
+        )
         if done:
             rate, each = style.number(done / seconds), style.number(seconds / done)
             parts.append(f"{rate} {unit}s/s" if done >= seconds else f"{each} s/{unit}")

@@ -30,11 +30,15 @@ class Picture:
         return self.html or None
 
     def _repr_png_(self) -> tuple[bytes, dict[str, Any]] | None:
-        width = int.from_bytes(self.png[16:20], "big") // 2 if self.png else 0  # to_png draws at twice the pixels
+        width = (
+            int.from_bytes(self.png[16:20], "big") // 2 if self.png else 0
+        )  # to_png draws at twice the pixels
         return (self.png, {"width": width, "alt": self.alt}) if self.png else None
 
 
-def player(frames: Iterable[Picture | str], *, title: str, alt: str, captions: Sequence[str]) -> Picture:
+def player(
+    frames: Iterable[Picture | str], *, title: str, alt: str, captions: Sequence[str]
+) -> Picture:
     """Frames (HTML, SVG) to step through with buttons, a slider or the arrow keys, each with a caption below it.
 
     It works in a saved page with no kernel; without JavaScript the first frame is shown.
@@ -48,12 +52,18 @@ def player(frames: Iterable[Picture | str], *, title: str, alt: str, captions: S
         f'style="{style.BOX}">{heading(title)}<div data-stage>{frames[0]}</div>'
         f'<div data-line aria-live="polite" style="min-height:18px">1 of {len(frames)}: '
         f"{html.escape(captions[0])}</div>"
-        f'<script type="application/json">{stored}</script><script>{script("player.js")}</script></div>', alt)
+        f'<script type="application/json">{stored}</script><script>{script("player.js")}</script></div>',
+        alt,
+    )
 
 
 def heading(title: str) -> str:
     """The line above a picture in HTML; nothing without a title."""
-    return f'<div style="font-weight:600;padding-bottom:5px">{html.escape(title)}</div>' if title else ""
+    return (
+        f'<div style="font-weight:600;padding-bottom:5px">{html.escape(title)}</div>'
+        if title
+        else ""
+    )
 
 
 def script(*names: str) -> str:
@@ -74,6 +84,8 @@ def to_png(figure: Any) -> bytes:
     from PIL import Image  # comes with matplotlib
 
     figure.savefig(full := io.BytesIO(), format="png", transparent=True)
-    image = Image.open(full).quantize(255, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    image = Image.open(full).quantize(
+        255, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+    )
     image.save(small := io.BytesIO(), format="png", optimize=True)
     return small.getvalue()

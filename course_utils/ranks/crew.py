@@ -62,7 +62,9 @@ class Crew:
         """Start all ranks, hear them until all have returned or one failed, and leave nothing behind."""
         if self.live is not None:
             self.live.open(self.run.unit)
-        atexit.register(self.end)  # called before multiprocessing's own exit handler, which would wait for the ranks
+        atexit.register(
+            self.end
+        )  # called before multiprocessing's own exit handler, which would wait for the ranks
         try:
             with uninterrupted():  # else an interrupt might leave a process that nobody knows of
                 self._start(pickle.dumps(task))
@@ -70,7 +72,9 @@ class Crew:
             self._drain()
         except KeyboardInterrupt as error:
             # IPython's hook; scripts see the usual traceback.
-            error._render_traceback_ = partial(in_words, error, f"interrupted; every {self.run.unit} was ended.")
+            error._render_traceback_ = partial(
+                in_words, error, f"interrupted; every {self.run.unit} was ended."
+            )
             raise
         finally:
             with uninterrupted():
@@ -88,8 +92,10 @@ class Crew:
             try:
                 process = fork(self.main, ranks, theirs, printed, task)
             except (EOFError, OSError) as error:
-                raise CourseError(f"no rank could be forked ({error!r}): the server that ranks are forked from ended; "
-                                  "`python -m course_utils.ranks.preload` in a terminal may show why") from error
+                raise CourseError(
+                    f"no rank could be forked ({error!r}): the server that ranks are forked from ended; "
+                    "`python -m course_utils.ranks.preload` in a terminal may show why"
+                ) from error
             theirs.close()
             printed.close()
             member = Member(ranks, process, messages, output)
@@ -144,7 +150,10 @@ class Crew:
             self.output.add(rank, values[0])
         elif kind == "spans":
             # Events of two streams may come out a microsecond apart the wrong way round.
-            self.spans += [Span(rank, name, start, max(start, end), lane) for name, start, end, lane in values[0]]
+            self.spans += [
+                Span(rank, name, start, max(start, end), lane)
+                for name, start, end, lane in values[0]
+            ]
         elif kind == "result":
             self.run.results[rank] = pickle.loads(values[0])
             self.done.add(rank)
@@ -169,7 +178,11 @@ class Crew:
             self._receive(member)
         if not self.done.union(failure.rank for failure in self.failures).issuperset(member.ranks):
             first, *others = member.ranks
-            who = f"the process of the {len(member.ranks)} {self.run.unit}s" if others else self.who(first)
+            who = (
+                f"the process of the {len(member.ranks)} {self.run.unit}s"
+                if others
+                else self.who(first)
+            )
             cause, said = died(who, member.process.exitcode)
             self.failures.append(Failure(0.0, None if others else first, cause, said, [], ""))
 
@@ -186,7 +199,9 @@ class Crew:
         if not first.traceback:
             stacks = self.whereabouts.of(set(range(self.run.ranks)) - self.done - {first.rank})
             # Peers that lost the connection have left the place where they were; their errors remember it.
-            stacks |= {failure.rank: failure.frames[::-1] for failure in self.failures if failure.traceback}
+            stacks |= {
+                failure.rank: failure.frames[::-1] for failure in self.failures if failure.traceback
+            }
         return failed(self.run, first, stacks)
 
     # The end.
@@ -217,13 +232,21 @@ class Crew:
     def _finish(self, seconds: float) -> None:
         """Complete the run and its plot; what the first rank that reported measured goes to the reader's board."""
         run, lasts = self.run, {}
-        run.seconds, run.timeline, run.output = seconds, Timeline(self.spans), self.output.texts(run.ranks)
+        run.seconds, run.timeline, run.output = (
+            seconds,
+            Timeline(self.spans),
+            self.output.texts(run.ranks),
+        )
         run.metrics.sort(key=lambda record: record["time"])
         if self.live is not None:
             self.live.close()
         for record in run.metrics if len(self.done) == run.ranks else ():
             if record["rank"] == run.metrics[0]["rank"]:
-                lasts |= {name: value for name, value in record.items() if name not in ("rank", "time", "step")}
+                lasts |= {
+                    name: value
+                    for name, value in record.items()
+                    if name not in ("rank", "time", "step")
+                }
         title, on = getattr(self.live, "title", ""), f"{run.units}, {run.device}"
         board.note(run.name, lasts, title=title, on=on, seconds=run.seconds)
 

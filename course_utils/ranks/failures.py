@@ -10,7 +10,9 @@ from ..errors import Frame, RankError, own_frames, place
 from ..pictures.screen import Place, shell
 from .run import Run
 
-Stacks = dict[int, list[Frame]]  # of each rank: innermost frame first, none when it was never heard where it is
+Stacks = dict[
+    int, list[Frame]
+]  # of each rank: innermost frame first, none when it was never heard where it is
 
 SILENCE = 10.0  # seconds
 BUSY = 0.2  # of a core: who computes with so much of one does not wait
@@ -39,20 +41,28 @@ def failed(run: Run, first: Failure, stacks: Stacks) -> RankError:
     lines = [first.said, *map(place, own_frames(first.frames)[-3:])]
     lines += [f"meanwhile {line}" for line in by_place(stacks, run.unit)]
     said, advice = "\n".join(lines), ADVICE.get(first.cause, "")
-    return RankError(said, rank=first.rank, cause=first.cause, traceback=first.traceback, run=run, advice=advice)
+    return RankError(
+        said, rank=first.rank, cause=first.cause, traceback=first.traceback, run=run, advice=advice
+    )
 
 
 def too_late(run: Run, limit: float, done: set[int], stacks: Stacks) -> RankError:
     """The time limit came before all ranks had returned; `stacks`: where the others were."""
     late = [rank for rank in range(run.ranks) if rank not in done]
-    lines = [f"{listed(late, run.unit)} of {run.ranks} had not finished after the time limit of {limit:g} s"]
+    lines = [
+        f"{listed(late, run.unit)} of {run.ranks} had not finished after the time limit of {limit:g} s"
+    ]
     lines += scene(run, done, stacks)
     busy = [rank for rank in late if not doing(stacks[rank]).startswith("waits")]
     culprit = (late if len(late) == 1 else busy if len(busy) == 1 else [None])[0]
     if waiting := [rank for rank in late if rank not in busy] if len(busy) == 1 else []:
-        lines.append(f"{listed(waiting, run.unit)} wait{'s' * (len(waiting) == 1)} for {run.unit} {culprit}.")
+        lines.append(
+            f"{listed(waiting, run.unit)} wait{'s' * (len(waiting) == 1)} for {run.unit} {culprit}."
+        )
     advice = "If the work is only slow, pass a larger time_limit (seconds), or None."
-    return RankError("\n".join(lines), rank=culprit, cause="TimeLimit", traceback="", run=run, advice=advice)
+    return RankError(
+        "\n".join(lines), rank=culprit, cause="TimeLimit", traceback="", run=run, advice=advice
+    )
 
 
 def died(who: str, exitcode: int) -> tuple[str, str]:
@@ -68,8 +78,13 @@ class Whereabouts:
 
     def __init__(self, run: Run) -> None:
         self.run, self.place, self.shown = run, Place(), ""
-        self.spins = run.device in ("cuda", "xpu")  # who reads a tensor there waits, and keeps a core busy with it
-        self.at: dict[int, tuple[list[Frame], float, float]] = {}  # where, since when, CPU seconds used until then
+        self.spins = run.device in (
+            "cuda",
+            "xpu",
+        )  # who reads a tensor there waits, and keeps a core busy with it
+        self.at: dict[
+            int, tuple[list[Frame], float, float]
+        ] = {}  # where, since when, CPU seconds used until then
 
     def hear(self, rank: int, frames: list[Frame], used: float) -> None:
         """A rank says where it is, and how much CPU time it has used."""
@@ -91,7 +106,9 @@ class Whereabouts:
         )
         lines = []
         if waiting and now - heard >= SILENCE:
-            limit = f" The time limit ends this in {max(0.0, end - now):.0f} s." if end < inf else ""
+            limit = (
+                f" The time limit ends this in {max(0.0, end - now):.0f} s." if end < inf else ""
+            )
             lines = [f"Nothing heard for {now - heard:.0f} s.{limit}"]
             lines += scene(self.run, done, self.of(range(self.run.ranks)))
         self.show("\n".join(lines))
@@ -105,7 +122,9 @@ class Whereabouts:
 
 def scene(run: Run, done: set[int], stacks: Stacks) -> list[str]:
     """Where all ranks are, and who has returned."""
-    lines = by_place({rank: frames for rank, frames in stacks.items() if rank not in done}, run.unit)
+    lines = by_place(
+        {rank: frames for rank, frames in stacks.items() if rank not in done}, run.unit
+    )
     if done:
         lines.append(f"{listed(done, run.unit)} had returned: a collective needs every {run.unit}.")
     return lines
@@ -117,12 +136,18 @@ def doing(frames: list[Frame]) -> str:
         return "does not answer"
     file, _, function = frames[0]
     public = [(file, name) for file, _, name in frames if not name.startswith(("_", "<"))]
-    calls = [name for file, name in public if file.endswith(GROUPS)] if file.endswith(GROUPS) else []
+    calls = (
+        [name for file, name in public if file.endswith(GROUPS)] if file.endswith(GROUPS) else []
+    )
     if calls := calls or [name for file, name in public if "/torch_xla/" in file]:
         return f"waits in {calls[-1]}"
     if any(file.endswith("/xla/replicas.py") for file, _, _ in frames):
         return "waits for the value of a tensor"
-    return "waits in backward (DDP's all-reduce runs there)" if function == "_engine_run_backward" else "is"
+    return (
+        "waits in backward (DDP's all-reduce runs there)"
+        if function == "_engine_run_backward"
+        else "is"
+    )
 
 
 def by_place(stacks: Stacks, unit: str) -> list[str]:
@@ -136,7 +161,9 @@ def by_place(stacks: Stacks, unit: str) -> list[str]:
     said = []
     for (what, at), ranks in groups.items():
         verb, *rest = what.split(" ", 1)
-        said.append(" ".join([listed(ranks, unit), plural[verb] if len(ranks) > 1 else verb, *rest]) + at)
+        said.append(
+            " ".join([listed(ranks, unit), plural[verb] if len(ranks) > 1 else verb, *rest]) + at
+        )
     return said
 
 

@@ -31,8 +31,13 @@ gc.collect()
 gc.freeze()  # the collector then leaves these pages alone, so that ranks go on sharing them
 if sys.platform == "linux":
     # In pages of 2 MiB, since a fork copies an entry for each page: a rank forks and ends some milliseconds sooner.
-    madvise, MADV_COLLAPSE = ctypes.CDLL(None).madvise, 25  # an older Linux than 6.1 refuses, and nothing changes
-    for place, rights, _, _, _, *name in map(str.split, Path("/proc/self/maps").read_text().splitlines()):
+    madvise, MADV_COLLAPSE = (
+        ctypes.CDLL(None).madvise,
+        25,
+    )  # an older Linux than 6.1 refuses, and nothing changes
+    for place, rights, _, _, _, *name in map(
+        str.split, Path("/proc/self/maps").read_text().splitlines()
+    ):
         if rights == "rw-p" and name in ([], ["[heap]"]):
             begin, end = (int(number, 16) for number in place.split("-"))
             madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), MADV_COLLAPSE)

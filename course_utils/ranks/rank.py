@@ -42,7 +42,9 @@ def enter(output: Connection) -> None:
         os.dup2(output.fileno(), descriptor)
         setattr(sys, name, open(descriptor, "w", buffering=1, closefd=False))  # noqa: SIM115 (until the process ends)
     output.close()
-    mp.set_start_method("fork", force=True)  # else DataLoader workers could not get a Dataset defined in a cell
+    mp.set_start_method(
+        "fork", force=True
+    )  # else DataLoader workers could not get a Dataset defined in a cell
 
 
 def take_over(task: Task, **env: str) -> None:
@@ -61,7 +63,9 @@ def run(session: Session, task: Task, prepare: Callable[[], None]) -> None:
         function, args, kwargs = pickle.loads(task.payload)
         result = function(*args, **kwargs)
         kind = type(result).__name__
-        payload = dumps(result, f"the function returned a {kind}, which cannot be sent back to the notebook")
+        payload = dumps(
+            result, f"the function returned a {kind}, which cannot be sent back to the notebook"
+        )
         _send_rest(session)
         session.send("result", payload)
     except BaseException as error:
@@ -116,7 +120,9 @@ def _die_with_the_server() -> None:
     from multiprocessing import forkserver
 
     server = forkserver._forkserver
-    if server._forkserver_alive_fd is not None:  # inherited: while ranks hold it, the server would stay
+    if (
+        server._forkserver_alive_fd is not None
+    ):  # inherited: while ranks hold it, the server would stay
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None
     if sys.platform == "linux":

@@ -41,7 +41,9 @@ class Task:
     backend: str | None  # None: no process group
     threads: int
     timeout: float | None  # seconds a collective may wait
-    began: float  # time.perf_counter() when the launch began: one clock for all processes of a machine
+    began: (
+        float  # time.perf_counter() when the launch began: one clock for all processes of a machine
+    )
 
 
 @dataclass
@@ -61,7 +63,9 @@ class Session:
             self.connection.send((self.rank, kind, *values))
 
     def flush(self) -> None:
-        with self.lock:  # taken and sent in one: a record that came after the result would not be heard
+        with (
+            self.lock
+        ):  # taken and sent in one: a record that came after the result would not be heard
             records, self.records = self.records, []
             if records:
                 self.connection.send((self.rank, "metrics", records))
@@ -126,7 +130,11 @@ def _where(thread: int) -> list[Frame]:
     programs of another core's shape, which never meet.
     """
     frame = sys._current_frames().get(thread)
-    return [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)] if frame else []
+    return (
+        [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)]
+        if frame
+        else []
+    )
 
 
 class Pickler(cloudpickle.CloudPickler):

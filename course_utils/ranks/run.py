@@ -20,7 +20,9 @@ class Run:
     device: str
     backend: str | None
     results: list = field(default_factory=list)  # what the function returned, by rank
-    metrics: list[dict] = field(default_factory=list)  # what `report` sent: rank, time (s), step, and the values
+    metrics: list[dict] = field(
+        default_factory=list
+    )  # what `report` sent: rank, time (s), step, and the values
     output: list[str] = field(default_factory=list)  # what each rank printed
     timeline: Timeline = field(default_factory=lambda: Timeline([]))
     seconds: float = 0.0
@@ -29,7 +31,9 @@ class Run:
 
     def column(self, name: str, *, rank: int = 0) -> list[float]:
         """The values that one rank reported under `name`, in order."""
-        return [record[name] for record in self.metrics if record["rank"] == rank and name in record]
+        return [
+            record[name] for record in self.metrics if record["rank"] == rank and name in record
+        ]
 
     def __repr__(self) -> str:
         return f"Run({self.units} on {self.device}, {self.backend or 'no process group'}, {self.seconds:.2f} s)"
@@ -46,7 +50,9 @@ class Output:
     def __init__(self, unit: str, *, show: bool) -> None:
         self.unit, self.room = unit, MOST_LINES if show else 0
         self.printed: defaultdict[int | None, bytearray] = defaultdict(bytearray)
-        self.rest: defaultdict[int | None, bytes] = defaultdict(bytes)  # of a line that has not ended
+        self.rest: defaultdict[int | None, bytes] = defaultdict(
+            bytes
+        )  # of a line that has not ended
 
     def add(self, rank: int | None, data: bytes) -> None:
         """Take what a rank printed; None: no one of several cores in a process."""
@@ -55,8 +61,18 @@ class Output:
         if len(self.printed[rank]) < MOST_OUTPUT:
             self.printed[rank] += b"".join(line + b"\n" for line in lines)
         if lines and self.room > 0:
-            label = "" if self.unit == "program" else f"[{self.unit}s] " if rank is None else f"[{self.unit} {rank}] "
-            print("\n".join(label + line.decode(errors="replace")[:1000] for line in lines[: self.room]))
+            label = (
+                ""
+                if self.unit == "program"
+                else f"[{self.unit}s] "
+                if rank is None
+                else f"[{self.unit} {rank}] "
+            )
+            print(
+                "\n".join(
+                    label + line.decode(errors="replace")[:1000] for line in lines[: self.room]
+                )
+            )
             self.room -= len(lines)
             if self.room < 0:
                 print(f"… more than {MOST_LINES} lines: the rest is in run.output[rank], not shown")

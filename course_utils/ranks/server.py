@@ -47,7 +47,9 @@ def _spawn(path: bytes, args: list, passed: list[int]) -> int:
     Interrupts go to the kernel's group, and are for the kernel alone. A kernel that is told to stop first ends its own
     group and would wait for the tracker, which ignores the signal, for seconds. Both end once the kernel has gone.
     """
-    process = subprocess.Popen(args, executable=path, pass_fds=passed, env=os.environ | ENVIRONMENT, process_group=0)
+    process = subprocess.Popen(
+        args, executable=path, pass_fds=passed, env=os.environ | ENVIRONMENT, process_group=0
+    )
     process.returncode = 0  # `multiprocessing` waits for it
     return process.pid
 

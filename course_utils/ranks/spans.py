@@ -36,7 +36,10 @@ class Recorder:
         if not spans or self.synchronize is None:
             return spans
         self.synchronize()
-        return [(name, self._seconds(start), self._seconds(end), lane) for name, start, end, lane in spans]
+        return [
+            (name, self._seconds(start), self._seconds(end), lane)
+            for name, start, end, lane in spans
+        ]
 
     def _seconds(self, event: Any) -> float:
         return self.zero_seconds + self.zero.elapsed_time(event) / 1000

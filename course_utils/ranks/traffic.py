@@ -10,8 +10,17 @@ from typing import Any, Self
 
 OPERATORS = {  # of c10d, by the collective each one is
     "all-reduce": ("allreduce_", "allreduce_coalesced_"),
-    "all-gather": ("allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_"),
-    "reduce-scatter": ("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"),
+    "all-gather": (
+        "allgather_",
+        "_allgather_base_",
+        "allgather_coalesced_",
+        "allgather_into_tensor_coalesced_",
+    ),
+    "reduce-scatter": (
+        "reduce_scatter_",
+        "_reduce_scatter_base_",
+        "reduce_scatter_tensor_coalesced_",
+    ),
     "all-to-all": ("alltoall_", "alltoall_base_"),
     "broadcast": ("broadcast_",),
     "reduce": ("reduce_",),
@@ -43,7 +52,10 @@ class Traffic:
     order: list[tuple[str, int]] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        each = [f"{n} {name}{'s' * (n > 1)}, {self.bytes[name]:,} bytes" for name, n in self.calls.items()]
+        each = [
+            f"{n} {name}{'s' * (n > 1)}, {self.bytes[name]:,} bytes"
+            for name, n in self.calls.items()
+        ]
         return f"Traffic({'; '.join(each) or 'nothing'})"
 
     @property
@@ -71,12 +83,19 @@ def _put_in_front() -> None:
     import torch
 
     library = torch.library.Library("c10d", "IMPL")
-    key = torch._C.DispatchKey.BackendSelect  # below autograd, above every backend, and never switched off
+    key = (
+        torch._C.DispatchKey.BackendSelect
+    )  # below autograd, above every backend, and never switched off
     below = torch._C._dispatch_keyset_full_after(key)
     for name, operators in OPERATORS.items():
         for operator in operators:
             if packet := getattr(torch.ops.c10d, operator, None):
-                library.impl(packet.default, _counting(packet.default, name, below), key.name, with_keyset=True)
+                library.impl(
+                    packet.default,
+                    _counting(packet.default, name, below),
+                    key.name,
+                    with_keyset=True,
+                )
     _library.append(library)
 
 
@@ -102,12 +121,20 @@ def _sizes(name: str, args: tuple, place: dict[str, int], ranks: int, rank: int)
     """(bytes of the whole tensor, bytes that this rank sends)."""
     if name == "barrier":
         return 0, 0
-    side = {"all-gather": "output", "scatter": "output", "reduce-scatter": "input", "all-to-all": "input",
-            "gather": "input"}.get(name, "tensors")
+    side = {
+        "all-gather": "output",
+        "scatter": "output",
+        "reduce-scatter": "input",
+        "all-to-all": "input",
+        "gather": "input",
+    }.get(name, "tensors")
     here = _bytes(next(args[i] for key, i in place.items() if key.startswith(side)))
     if name in ("send", "recv"):
         return here, here * (name == "send")
-    if name in ("scatter", "gather"):  # what is here is a shard; the root sends, or gets, those of all others
+    if name in (
+        "scatter",
+        "gather",
+    ):  # what is here is a shard; the root sends, or gets, those of all others
         root = rank == args[place["root_rank"]]
         return ranks * here, here * ((ranks - 1) * root if name == "scatter" else not root)
     return here, (2 if name == "all-reduce" else 1) * (ranks - 1) * here // ranks

@@ -69,7 +69,9 @@ def _threads() -> None:
         replicas.make_tokens()
 
     replicas.install()
-    pjrt._run_thread_per_device(0, 1, lambda: _one(xr.global_ordinal(), replicas.prepare), initialize)
+    pjrt._run_thread_per_device(
+        0, 1, lambda: _one(xr.global_ordinal(), replicas.prepare), initialize
+    )
 
 
 def start_autograd() -> None:

@@ -41,8 +41,16 @@ def setup(device: str | None = None) -> None:
     print(f"{installed}: {where}.")
 
 
-def launch(function: Callable, *args: Any, cores: int | None = None, spmd: bool = False, live: LivePlot | None = None,
-           time_limit: float | None = 300.0, show: bool = True, **kwargs: Any) -> Run:
+def launch(
+    function: Callable,
+    *args: Any,
+    cores: int | None = None,
+    spmd: bool = False,
+    live: LivePlot | None = None,
+    time_limit: float | None = 300.0,
+    show: bool = True,
+    **kwargs: Any,
+) -> Run:
     """Run `function(*args, **kwargs)` on every core and wait for all of them.
 
     Inside, it is ordinary torch_xla: `torch_xla.device()` is the core's own, `xr.global_ordinal()` its number. Virtual
@@ -61,14 +69,29 @@ def launch(function: Callable, *args: Any, cores: int | None = None, spmd: bool 
     there = _tpu_cores() if real else VIRTUAL_CORES
     cores = there if cores is None else cores
     if cores not in ([there] if real else range(1, MOST_CORES + 1)):
-        raise CourseError(f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores, or all of a TPU: leave cores "
-                          'out. For virtual ones beside a TPU restart the kernel and call xla.setup(device="CPU").')
+        raise CourseError(
+            f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores, or all of a TPU: leave cores "
+            'out. For virtual ones beside a TPU restart the kernel and call xla.setup(device="CPU").'
+        )
     env = {"COURSE_DEVICE": "xla"} | ({} if real else _virtual(cores))
-    task = make_task((function, args, kwargs), env, device="xla", backend=core.SPMD if spmd else core.REPLICAS,
-                     threads=max(1, int(usable_cores())), timeout=None)
+    task = make_task(
+        (function, args, kwargs),
+        env,
+        device="xla",
+        backend=core.SPMD if spmd else core.REPLICAS,
+        threads=max(1, int(usable_cores())),
+        timeout=None,
+    )
     count, unit = (1, "program") if spmd else (cores, "core")
     where = f"{cores} devices of " * spmd + ("a TPU" if real else "XLA's CPU client")
-    run = Run(count, where, task.backend, [None] * count, unit=unit, name=getattr(function, "__name__", ""))
+    run = Run(
+        count,
+        where,
+        task.backend,
+        [None] * count,
+        unit=unit,
+        name=getattr(function, "__name__", ""),
+    )
     return Cores(run, live=live, show=show).work(task, time_limit)
 
 
@@ -99,7 +122,7 @@ def _versions() -> str:
 
 
 def _choose_device() -> str:
-    """"TPU" or "CPU", also told to torch_xla, which would print a line about it."""
+    """ "TPU" or "CPU", also told to torch_xla, which would print a line about it."""
     device = os.environ.setdefault("PJRT_DEVICE", "TPU" if tpu_chips() else "CPU")
     for name in PRESET if device == "TPU" else ():
         os.environ.pop(name, None)
@@ -118,7 +141,9 @@ def _virtual(cores: int) -> dict[str, str]:
     return {
         "CPU_NUM_DEVICES": str(cores),
         "PJRT_CPU_ASYNC_CLIENT": "0",  # a program runs where it is started, so that a core's programs keep their order
-        "XLA_THREAD_POOL_SIZE": str(2 * cores),  # each core's program needs a thread, or a collective never meets
+        "XLA_THREAD_POOL_SIZE": str(
+            2 * cores
+        ),  # each core's program needs a thread, or a collective never meets
         "NPROC": str(2 * cores),
         "TF_CPP_MIN_LOG_LEVEL": "2",  # only errors, as that a core is late
     }

@@ -25,7 +25,9 @@ class Counters(NamedTuple):
         return Counters(*(a - b for a, b in zip(self, before, strict=True)))
 
     def __repr__(self) -> str:
-        return ", ".join(plural(times, name.removesuffix("s")) for name, times in self._asdict().items())
+        return ", ".join(
+            plural(times, name.removesuffix("s")) for name, times in self._asdict().items()
+        )
 
 
 def counters() -> Counters:
@@ -33,15 +35,24 @@ def counters() -> Counters:
     from torch_xla import _XLAC
     from torch_xla.debug import metrics
 
-    if _XLAC._xla_runtime_is_initialized():  # a run is counted when it ends, which `sync` does not wait for
+    if (
+        _XLAC._xla_runtime_is_initialized()
+    ):  # a run is counted when it ends, which `sync` does not wait for
         mine = _XLAC._xla_real_devices([_XLAC._xla_get_default_device()])
         _XLAC._xla_wait_device_ops([] if mine == ["SPMD:0"] else mine)  # [] is all of them
 
     def times(name: str) -> int:
         return (metrics.metric_data(name) or (0,))[0]
 
-    executions = times("ExecuteTime") + times("ExecuteReplicatedTime")  # on one device; on all at once, with SPMD
-    return Counters(times("CompileTime"), executions, times("TransferToDeviceTime"), times("TransferFromDeviceTime"))
+    executions = times("ExecuteTime") + times(
+        "ExecuteReplicatedTime"
+    )  # on one device; on all at once, with SPMD
+    return Counters(
+        times("CompileTime"),
+        executions,
+        times("TransferToDeviceTime"),
+        times("TransferFromDeviceTime"),
+    )
 
 
 def sharding(tensors: Mapping[str, Tensor]) -> list[list[Part]]:
@@ -55,7 +66,9 @@ def sharding(tensors: Mapping[str, Tensor]) -> list[list[Part]]:
 
     held: list[list[Part]] = [[] for _ in range(xr.global_runtime_device_count())]
     for name, tensor in tensors.items():
-        tensor = getattr(tensor, "global_tensor", tensor)  # what mark_sharding returns holds the tensor
+        tensor = getattr(
+            tensor, "global_tensor", tensor
+        )  # what mark_sharding returns holds the tensor
         _XLAC._xla_sync_multi([tensor], [], wait=True, sync_xla_data=False)
         whole = tuple(slice(0, n) for n in tensor.shape)
         places = [whole] * len(held)

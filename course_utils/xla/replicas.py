@@ -23,9 +23,23 @@ from collections.abc import Callable
 from typing import Any
 
 RUN = ("_xla_sync_multi", "_xla_step_marker")  # of torch_xla's C++: where programs start
-READ = ("item", "cpu", "to", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
+READ = (
+    "item",
+    "cpu",
+    "to",
+    "tolist",
+    "numpy",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+    "__array__",
+)
 COMPARE = ("equal", "allclose")  # of torch: they read inside
-NUMBERS = ("FLAGS_torch_lazy_enable_device_data_cache", "FLAGS_torch_lazy_handle_special_scalars")  # of torch's C++
+NUMBERS = (
+    "FLAGS_torch_lazy_enable_device_data_cache",
+    "FLAGS_torch_lazy_handle_special_scalars",
+)  # of torch's C++
 
 _lock = threading.RLock()
 _core = threading.local()  # settled: a tensor of this core that needs no computing
@@ -43,12 +57,16 @@ def install() -> None:
     global _run
     binary = torch_xla._XLAC
     _run = binary._xla_sync_multi
-    for owner, names, safe in (binary, RUN, _one_at_a_time), (torch.Tensor, READ, _settled), (torch, COMPARE, _settled):
+    for owner, names, safe in (
+        (binary, RUN, _one_at_a_time),
+        (torch.Tensor, READ, _settled),
+        (torch, COMPARE, _settled),
+    ):
         for name in names:
             setattr(owner, name, safe(getattr(owner, name)))
     # By default it pads with the core's own number, which makes every core's graph, and so its program, another one.
-    xm._all_gather_using_all_reduce = lambda value, dim=0, groups=None, pin_layout=True: xm.all_gather(
-        value, dim, groups, pin_layout=False
+    xm._all_gather_using_all_reduce = lambda value, dim=0, groups=None, pin_layout=True: (
+        xm.all_gather(value, dim, groups, pin_layout=False)
     )
 
 
@@ -100,7 +118,11 @@ def _settled(read: Callable) -> Callable:
 
     @functools.wraps(read)
     def settled(*args: Any, **kwargs: Any) -> Any:
-        pending = [value for value in args if isinstance(value, torch.Tensor) and value.device.type == "xla"]
+        pending = [
+            value
+            for value in args
+            if isinstance(value, torch.Tensor) and value.device.type == "xla"
+        ]
         if not pending or (read.__name__ == "to" and not _to_cpu(*args[1:], **kwargs)):
             return read(*args, **kwargs)
         # Not giving up the buffers of inputs: the token that orders collectives may still refer to them.

@@ -51,14 +51,17 @@ class Notebook:
         index = self.index(cell)
         self.page.evaluate(
             "i => { const all = jupyterapp.shell.currentWidget.content; all.activeCellIndex = i; all.deselectAll();"
-            " return all.scrollToItem(i, 'center').catch(() => 0); }", index,
+            " return all.scrollToItem(i, 'center').catch(() => 0); }",
+            index,
         )
         return index
 
     def start(self, cell: int | str) -> int:
         """Begin to run a cell, and do not wait for it."""
         index = self.select(cell)
-        self.page.evaluate("() => { window.__run = jupyterapp.commands.execute('notebook:run-cell'); }")
+        self.page.evaluate(
+            "() => { window.__run = jupyterapp.commands.execute('notebook:run-cell'); }"
+        )
         return index
 
     def run(self, cell: int | str) -> list[dict]:
@@ -107,7 +110,9 @@ class Lab:
         try:
             page.goto(f"{self.address}/lab/tree/{name}.ipynb?reset")
             notebook = Notebook(page, name)
-            page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area').catch(() => 0)")
+            page.evaluate(
+                "() => jupyterapp.commands.execute('application:toggle-left-area').catch(() => 0)"
+            )
             yield notebook
             page.evaluate("() => jupyterapp.shell.currentWidget.context.sessionContext.shutdown()")
         finally:
@@ -132,9 +137,18 @@ def lab(playwright, chromium: str, folder: Path, theme: str) -> Iterator[Lab]:
     pages = sorted((folder / "notebooks").glob("*.ipynb"))
     subprocess.run([sys.executable, "-m", "jupyter", "trust", *pages], check=True)
     command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--port=0", "--ServerApp.ip=127.0.0.1",
-        f"--ServerApp.root_dir={folder / 'notebooks'}", "--IdentityProvider.token=",
-        "--ServerApp.disable_check_xsrf=True", "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=",
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        "--port=0",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.root_dir={folder / 'notebooks'}",
+        "--IdentityProvider.token=",
+        "--ServerApp.disable_check_xsrf=True",
+        "--LabApp.expose_app_in_browser=True",
+        "--LabApp.news_url=",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]
     environment = {**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings")}
@@ -142,7 +156,9 @@ def lab(playwright, chromium: str, folder: Path, theme: str) -> Iterator[Lab]:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     try:
         address = answering(process, folder / "log")
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield Lab(process, address, browser)
         browser.close()
     finally:
@@ -154,7 +170,9 @@ def answering(process: subprocess.Popen, log: Path) -> str:
     """The address of a server, when it answers."""
     while process.poll() is None:
         with suppress(OSError, StopIteration):
-            found = next(word for word in log.read_text().split() if word.startswith("http://127.0.0.1:"))
+            found = next(
+                word for word in log.read_text().split() if word.startswith("http://127.0.0.1:")
+            )
             address = found.split("/lab")[0].rstrip("/")
             urllib.request.urlopen(f"{address}/api", timeout=10)
             return address

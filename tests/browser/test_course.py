@@ -9,8 +9,12 @@ import pytest
 
 from .lab import Lab, Notebook, lab
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="left out without Playwright: make browser installs it")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="left out without Playwright: make browser installs it"
+)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="left out without Chromium: apt-get install chromium, or Chrome"
 )
@@ -40,12 +44,18 @@ def wait(condition: Callable[[], object], what: str, seconds: float = 600) -> No
 def looks(notebook: Notebook, name: str) -> None:
     """Keep a screen, and hold that nothing sticks out of the page to the side."""
     notebook.shot(name)
-    wide = notebook.page.evaluate("() => document.querySelector('.jp-WindowedPanel-outer').scrollWidth")
-    room = notebook.page.evaluate("() => document.querySelector('.jp-WindowedPanel-outer').clientWidth")
+    wide = notebook.page.evaluate(
+        "() => document.querySelector('.jp-WindowedPanel-outer').scrollWidth"
+    )
+    room = notebook.page.evaluate(
+        "() => document.querySelector('.jp-WindowedPanel-outer').clientWidth"
+    )
     assert wide <= room, f"{notebook.name} is {wide} px wide in a page of {room}"
 
 
-@pytest.mark.parametrize("name", ["00_start_here", "06_ddp", "12_pipeline_parallel", "16_tpu_many_cores"])
+@pytest.mark.parametrize(
+    "name", ["00_start_here", "06_ddp", "12_pipeline_parallel", "16_tpu_many_cores"]
+)
 def test_a_notebook_runs_from_top_to_bottom(light: Lab, name: str) -> None:
     if name == "16_tpu_many_cores" and not XLA_IS_READY:
         pytest.skip("left out without .venv-xla: make env builds it")
@@ -75,7 +85,10 @@ def test_a_slider_needs_no_kernel(light: Lab) -> None:
         slider = explorer.locator("input[type=range]:enabled").nth(1)
         slider.focus()
         notebook.page.keyboard.press("ArrowRight")
-        wait(lambda: explorer.inner_text() != before, "another number of micro-batches changes the chart's sentence")
+        wait(
+            lambda: explorer.inner_text() != before,
+            "another number of micro-batches changes the chart's sentence",
+        )
         notebook.shot("explorer")
 
 
@@ -102,7 +115,9 @@ def tab_to(notebook: Notebook, name: str) -> None:
 def test_a_player_by_keyboard(light: Lab) -> None:
     with light.open("05_ranks_and_collectives") as notebook:
         cell = notebook.select("pictures.collective(")
-        notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCell.node.focus()")
+        notebook.page.evaluate(
+            "() => jupyterapp.shell.currentWidget.content.activeCell.node.focus()"
+        )
         player = notebook.page.locator("[data-course-player]").first
         press, line = notebook.page.keyboard.press, player.locator("[data-line]")
         tab_to(notebook, "Play")
@@ -117,7 +132,9 @@ def test_a_player_by_keyboard(light: Lab) -> None:
         assert line.inner_text().startswith("2 of")
         assert player.locator("input").get_attribute("aria-valuetext") == line.inner_text()
         press("ArrowDown")
-        active = notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCellIndex")
+        active = notebook.page.evaluate(
+            "() => jupyterapp.shell.currentWidget.content.activeCellIndex"
+        )
         assert active == cell, "its keys are not the notebook's"
 
 

@@ -27,15 +27,21 @@ for module in pkgutil.iter_modules(answers.__path__):
 
 def cases(table):
     return [
-        pytest.param(name, answer, id=f"{name}-{number}", marks=[pytest.mark.slow] if number >= FAST else [])
-        for name, functions in sorted(table.items()) for number, answer in enumerate(functions)
+        pytest.param(
+            name, answer, id=f"{name}-{number}", marks=[pytest.mark.slow] if number >= FAST else []
+        )
+        for name, functions in sorted(table.items())
+        for number, answer in enumerate(functions)
     ]
 
 
 @pytest.fixture(autouse=True)
 def environment(request):
     """In .venv-xla only the exercises that need it are judged; they are left out elsewhere."""
-    needs = getattr(request.node, "callspec", None) and request.node.callspec.params["name"] in NEEDS_XLA
+    needs = (
+        getattr(request.node, "callspec", None)
+        and request.node.callspec.params["name"] in NEEDS_XLA
+    )
     if needs:
         pytest.importorskip("torch_xla", reason="needs torch_xla")
     elif find_spec("torch_xla"):
@@ -64,5 +70,9 @@ def test_wrong(name, answer, monkeypatch):
 
 
 def test_every_exercise_has_answers():
-    few = {name: (len(RIGHT[name]), len(WRONG[name])) for name in RIGHT if len(RIGHT[name]) < 3 or len(WRONG[name]) < 4}
+    few = {
+        name: (len(RIGHT[name]), len(WRONG[name]))
+        for name in RIGHT
+        if len(RIGHT[name]) < 3 or len(WRONG[name]) < 4
+    }
     assert not few, f"fewer than 3 right or 4 wrong answers: {few}"

@@ -45,7 +45,9 @@ def homeless(solution):
             return move(module, *where, **options)
 
         def wrapped(self, module, *more, **options):
-            assert id(module) in given, "DDP(network) of a network that was not moved with .to(pick())"
+            assert id(module) in given, (
+                "DDP(network) of a network that was not moved with .to(pick())"
+            )
             wrap(self, module, *more, **options)
 
         nn.Module.to, nn.parallel.DistributedDataParallel.__init__ = moved, wrapped
@@ -60,8 +62,11 @@ def homeless(solution):
 
 def on_ranks():
     """The exercises whose answers run on ranks, but for those on XLA's cores, where the device is XLA's."""
-    return [name for name, exercise in all_exercises().items()
-            if exercise.ranks and not exercise.published.__module__.endswith(ON_CORES)]
+    return [
+        name
+        for name, exercise in all_exercises().items()
+        if exercise.ranks and not exercise.published.__module__.endswith(ON_CORES)
+    ]
 
 
 @pytest.mark.parametrize("name", on_ranks())
@@ -84,7 +89,9 @@ def not_moved(batches):
     return nn.parallel.DistributedDataParallel(mlp()).module
 
 
-@pytest.mark.parametrize(("exercise", "answer"), [("mean_over_ranks", count_on_the_cpu), ("train_uneven", not_moved)])
+@pytest.mark.parametrize(
+    ("exercise", "answer"), [("mean_over_ranks", count_on_the_cpu), ("train_uneven", not_moved)]
+)
 def test_it_would_be_seen(exercise, answer):
     verdict = getattr(check, exercise)(homeless(answer))
     assert verdict.state == "wrong"
@@ -92,4 +99,6 @@ def test_it_would_be_seen(exercise, answer):
 
 
 def test_a_tensor_with_a_device_is_there():
-    assert launch(homeless(lambda: torch.zeros(1, device="cpu").device.type), ranks=1).results == ["cpu"]
+    assert launch(homeless(lambda: torch.zeros(1, device="cpu").device.type), ranks=1).results == [
+        "cpu"
+    ]

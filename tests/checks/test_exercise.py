@@ -81,7 +81,9 @@ def test_on_ranks_the_first_difference_is_named_with_its_rank(totals):
 
     totals.seconds = 2.0
     verdict = totals(never)
-    assert re.search("the sum of 3 numbers: ranks? (0, )?1 of 2 had not finished after 2 s", verdict.text)
+    assert re.search(
+        "the sum of 3 numbers: ranks? (0, )?1 of 2 had not finished after 2 s", verdict.text
+    )
     assert "time_limit" not in str(verdict)
 
 
@@ -102,7 +104,9 @@ def not_returned(rows, devices):
     [rows // devices] * devices
 
 
-@pytest.mark.parametrize("answer", [stub, stub_of_dots, half_written, not_returned], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "answer", [stub, stub_of_dots, half_written, not_returned], ids=lambda f: f.__name__
+)
 def test_what_is_not_written_yet_is_not_wrong(shares, answer):
     assert str(shares(answer)).startswith("○ share: Not yet.")
 
@@ -113,7 +117,10 @@ def test_dots_that_index_a_tensor_are_no_gap(shares):
 
 def test_how_it_is_called(shares):
     assert "check.share(share)" in shares(share(10, 4)).text
-    assert "It is called as `share(rows, devices)`, and yours cannot be" in shares(lambda rows: rows).text
+    assert (
+        "It is called as `share(rows, devices)`, and yours cannot be"
+        in shares(lambda rows: rows).text
+    )
     assert shares(lambda rows, devices, last=0: share(rows, devices))
 
 

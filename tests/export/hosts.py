@@ -57,21 +57,41 @@ class Hosts:
     def command(self, host: int, *words: str) -> list[str]:
         """These words as a command of this host."""
         inside = f'hostname host{host} && mount --bind {self.known} /etc/hosts && exec "$@"'
-        own = ["unshare", "--uts", "--mount", "--propagation", "private", "bash", "-c", inside, "bash"]
+        own = [
+            "unshare",
+            "--uts",
+            "--mount",
+            "--propagation",
+            "private",
+            "bash",
+            "-c",
+            inside,
+            "bash",
+        ]
         return ["ip", "netns", "exec", self.names[host - 1], *own, *words]
 
     def start(self, host: int, *words: str, said: Path, **more: str) -> subprocess.Popen:
         """Start a process on a host, in the folder of the file that gets what it prints."""
         with said.open("w") as out:
-            process = subprocess.Popen(self.command(host, *words), cwd=said.parent, env=outside(**more), stdout=out,
-                                       stderr=out, start_new_session=True)
+            process = subprocess.Popen(
+                self.command(host, *words),
+                cwd=said.parent,
+                env=outside(**more),
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
         self.started.append(process)
         return process
 
     def close(self) -> None:
-        for process in self.started:  # torchrun first: it ends its workers, which have sessions of their own
+        for (
+            process
+        ) in self.started:  # torchrun first: it ends its workers, which have sessions of their own
             process.terminate()
-        psutil.wait_procs([psutil.Process(one.pid) for one in self.started if one.poll() is None], timeout=5)
+        psutil.wait_procs(
+            [psutil.Process(one.pid) for one in self.started if one.poll() is None], timeout=5
+        )
         for name in self.names:
             for pid in run("ip", "netns", "pids", name).stdout.split():
                 os.kill(int(pid), signal.SIGKILL)

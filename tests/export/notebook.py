@@ -43,12 +43,23 @@ def outside(**more: str) -> dict[str, str]:
 
 
 def metrics(folder: Path, rank: int) -> list[dict]:
-    return [json.loads(line) for line in (folder / "runs" / f"rank{rank}.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (folder / "runs" / f"rank{rank}.jsonl").read_text().splitlines()
+    ]
 
 
 def training() -> Notebook:
     """Notebook 19 with `resume`, which saves as it trains and goes on where it was."""
-    starts = ("HOSTS, EACH", "def network(", "def accident(", "WORK = ", "class Saver", "def load(", "def resume(")
+    starts = (
+        "HOSTS, EACH",
+        "def network(",
+        "def accident(",
+        "WORK = ",
+        "class Saver",
+        "def load(",
+        "def resume(",
+    )
     cells = [re.split("\n(?:WORK|script) = ", cell)[0] for cell in cells_of("19", *starts)]
     # The thread that saves waits for a lost host, too, and its rank for that thread: not for two minutes.
     cells[4] = cells[4].replace("minutes=2", "seconds=10")

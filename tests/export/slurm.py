@@ -67,9 +67,21 @@ class Slurm:
 
     def _daemons(self) -> None:
         socket, folder = self.folder / "munge.socket", self.folder
-        files = {"socket": socket, "key-file": folder / "munge.key", "pid-file": folder / "munge.pid",
-                 "log-file": folder / "munge.log", "seed-file": folder / "munge.seed"}
-        self._start("munge", 1, "munged", "--foreground", "--force", *(f"--{k}={file}" for k, file in files.items()))
+        files = {
+            "socket": socket,
+            "key-file": folder / "munge.key",
+            "pid-file": folder / "munge.pid",
+            "log-file": folder / "munge.log",
+            "seed-file": folder / "munge.seed",
+        }
+        self._start(
+            "munge",
+            1,
+            "munged",
+            "--foreground",
+            "--force",
+            *(f"--{k}={file}" for k, file in files.items()),
+        )
         wait(socket.exists, self.said)
         self._start("slurmctld", 1, "slurmctld", "-D", "-c")
         for host in (1, 2):
@@ -80,17 +92,28 @@ class Slurm:
         self.hosts.start(host, *words, said=self.folder / f"{name}.txt", **self.env)
 
     def command(self, *words: str, cwd: Path | None = None, **more: str) -> str:
-        done = subprocess.run(self.hosts.command(1, *words), cwd=cwd, env=outside(**self.env, **more),
-                              capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            self.hosts.command(1, *words),
+            cwd=cwd,
+            env=outside(**self.env, **more),
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
         return done.stdout + done.stderr
 
     def state(self, job: str) -> str:
         """RUNNING, COMPLETED, … as the controller has it."""
-        shown = dict(word.partition("=")[::2] for word in self.command("scontrol", "show", "job", job).split())
+        shown = dict(
+            word.partition("=")[::2]
+            for word in self.command("scontrol", "show", "job", job).split()
+        )
         return shown.get("JobState", "")
 
     def said(self) -> str:
-        return "\n".join(f"{file.name}: {file.read_text()[-1000:]}" for file in self.folder.glob("*.txt"))
+        return "\n".join(
+            f"{file.name}: {file.read_text()[-1000:]}" for file in self.folder.glob("*.txt")
+        )
 
     def close(self) -> None:
         self.hosts.close()

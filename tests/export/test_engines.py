@@ -31,7 +31,11 @@ def in_a_kernel(folder: Path, *cells: str, history: bool = True) -> Path:
     """Run cells after those of notebook 06 that define its training; the script that they export."""
     kernel = Kernel(history=history)
     try:
-        for cell in [*cells_of("06", "RANKS = ", "def train(digits"), "digits = data.digits()", *cells]:
+        for cell in [
+            *cells_of("06", "RANKS = ", "def train(digits"),
+            "digits = data.digits()",
+            *cells,
+        ]:
             answer = kernel.run(cell.format(folder) if cell in cells else cell)
             assert answer.error is None, answer.shown
     finally:
@@ -54,7 +58,11 @@ def test_it_is_the_same_script_where_the_front_end_stores_no_history(exported, t
 def commands(engine: str, script: Path) -> list[list[str]]:
     """The command lines of an engine, one a host, all of them on this one."""
     job = yaml.safe_load(script.with_suffix(".yaml").read_text())["spec"]["trainer"]
-    meet = [f"--rdzv-endpoint=127.0.0.1:{get_free_port()}", "--rdzv-backend=c10d", "--local-addr=127.0.0.1"]
+    meet = [
+        f"--rdzv-endpoint=127.0.0.1:{get_free_port()}",
+        "--rdzv-backend=c10d",
+        "--local-addr=127.0.0.1",
+    ]
     return {
         "python": [[sys.executable, script]],
         "torchrun": [[*TORCHRUN, "--standalone", "--nproc-per-node=2", script]],
@@ -63,21 +71,39 @@ def commands(engine: str, script: Path) -> list[list[str]]:
     }[engine]
 
 
-SLOW = [pytest.param(engine, marks=pytest.mark.slow) for engine in ("torchrun", "two torchruns", "TrainJob")]
+SLOW = [
+    pytest.param(engine, marks=pytest.mark.slow)
+    for engine in ("torchrun", "two torchruns", "TrainJob")
+]
 
 
 @pytest.mark.parametrize("engine", ["python", *SLOW])
 def test_same_loss_curve(exported, engine, tmp_path) -> None:
     script, curves = exported
-    more = {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo", "OMP_NUM_THREADS": "1"}
+    more = {
+        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+        "OMP_NUM_THREADS": "1",
+    }
     if engine == "TrainJob":  # what Trainer's torch plugin tells a node, and torchrun reads
-        more |= {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "127.0.0.1"}
-        more |= {"PET_MASTER_PORT": str(get_free_port()), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        more |= {
+            "PET_NNODES": "1",
+            "PET_NPROC_PER_NODE": "2",
+            "PET_NODE_RANK": "0",
+            "PET_MASTER_ADDR": "127.0.0.1",
+        }
+        more |= {
+            "PET_MASTER_PORT": str(get_free_port()),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
     running, log = [], tmp_path / "log"
     try:
         with log.open("w") as out:
             for command in commands(engine, script):
-                running.append(subprocess.Popen(command, cwd=tmp_path, env=outside(**more), stdout=out, stderr=out))
+                running.append(
+                    subprocess.Popen(
+                        command, cwd=tmp_path, env=outside(**more), stdout=out, stderr=out
+                    )
+                )
         codes = [process.wait(600) for process in running]
     finally:
         for process in running:

@@ -9,7 +9,14 @@ from tests.export.notebook import cells_of
 from tests.kernel import Kernel, eventually, gone
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
-CELLS = ("HOSTS, EACH", "def network(", "def train(", "export(train, WORK", "def started(", "def agents(")
+CELLS = (
+    "HOSTS, EACH",
+    "def network(",
+    "def train(",
+    "export(train, WORK",
+    "def started(",
+    "def agents(",
+)
 LONG_RUN = """
 with started("long", *agents(script, "--steps", 100_000, "--pause", 0.1)) as running:
     LivePlot("loss").follow(WORK / "long" / "runs", until=running)
@@ -41,5 +48,9 @@ def test_nothing_is_left(how: str) -> None:
 
 def _running(kernel: Kernel, word: str, count: int) -> list[psutil.Process]:
     """The kernel's descendants with this word in their command, once there are so many."""
-    found = [process for process in kernel.process.children(recursive=True) if word in " ".join(process.cmdline())]
+    found = [
+        process
+        for process in kernel.process.children(recursive=True)
+        if word in " ".join(process.cmdline())
+    ]
     return found if len(found) >= count else []

@@ -31,8 +31,10 @@ ON_A_PNG = 4.3
 NAMED = {"white": "#ffffff", "black": "#000000"}
 HEX = re.compile(r"#[0-9A-Fa-f]{6}")
 ROLES = [Span(r, name, i, i + 0.9) for r in (0, 1) for i, name in enumerate(style.ROLE)]
-PIPES = {"one": schedules.make("interleaved", ranks=2, micro_batches=4, chunks=2).simulate(),
-         "two": schedules.make("zero-bubble", ranks=2, micro_batches=4).simulate()}
+PIPES = {
+    "one": schedules.make("interleaved", ranks=2, micro_batches=4, chunks=2).simulate(),
+    "two": schedules.make("zero-bubble", ranks=2, micro_batches=4).simulate(),
+}
 A100 = Cluster(memory=72e9, flops=175e12, bandwidth=250e9, latency=3e-6)
 CURVES = {"loss": {rank: ([1, 2, 3], [rank, 2.0, 3.0 + rank]) for rank in range(8)}}
 
@@ -54,11 +56,15 @@ class Reader(HTMLParser):
         _, color, box = self.within[-1]
         found = dict(attributes)
         look = dict(re.findall(r"(?:^|;)\s*([\w-]+):([^;]+)", found.get("style") or ""))
-        color = NAMED.get(color := look.get("color", color), color).replace("inherit", "currentColor")
+        color = NAMED.get(color := look.get("color", color), color).replace(
+            "inherit", "currentColor"
+        )
         color = found.get("fill", color) if tag in ("text", "tspan", "g", "svg") else color
         box = next(iter(HEX.findall(look.get("background", ""))), box)
         self.tags.append((tag, found))
-        self.drawn.append(HEX.findall(f"{found.get('style')} {found.get('fill')} {found.get('stroke')}"))
+        self.drawn.append(
+            HEX.findall(f"{found.get('style')} {found.get('fill')} {found.get('stroke')}")
+        )
         if tag not in ("br", "img", "input"):
             self.within.append((tag, color, box))
 
@@ -75,11 +81,21 @@ class Reader(HTMLParser):
 
 
 def pages() -> dict[str, str]:
-    verdicts = {state: Verdict("name", state, "Some `code`.", "2", "3")
-                for state in ("solved", "wrong", "not yet")}
-    players = {"collective": pictures.collective("reduce-scatter", 8), "matmul": pictures.matmul("row", 4)}
-    data = {kind: json.loads(re.search(r'json">(.*?)</script>', player.html)[1]) for kind, player in players.items()}
-    frames = {f"{kind}, frame {i}": frame for kind in data for i, frame in enumerate(data[kind]["frames"])}
+    verdicts = {
+        state: Verdict("name", state, "Some `code`.", "2", "3")
+        for state in ("solved", "wrong", "not yet")
+    }
+    players = {
+        "collective": pictures.collective("reduce-scatter", 8),
+        "matmul": pictures.matmul("row", 4),
+    }
+    data = {
+        kind: json.loads(re.search(r'json">(.*?)</script>', player.html)[1])
+        for kind, player in players.items()
+    }
+    frames = {
+        f"{kind}, frame {i}": frame for kind in data for i, frame in enumerate(data[kind]["frames"])
+    }
     with chdir(ROOT / "notebooks"):
         path = course_map()
     drawn = {
@@ -90,8 +106,12 @@ def pages() -> dict[str, str]:
         "curves": pictures.Picture(curves.draw(CURVES).svg("curves"), "curves"),
         "map": path,
     }
-    return ({kind: picture.html for kind, picture in drawn.items()} | frames
-            | {kind: verdict._repr_html_() for kind, verdict in verdicts.items()} | {"card": discover()._repr_html_()})
+    return (
+        {kind: picture.html for kind, picture in drawn.items()}
+        | frames
+        | {kind: verdict._repr_html_() for kind, verdict in verdicts.items()}
+        | {"card": discover()._repr_html_()}
+    )
 
 
 def test_html_can_be_read_on_both_pages() -> None:
@@ -101,20 +121,33 @@ def test_html_can_be_read_on_both_pages() -> None:
             if text in MARKS and color != "currentColor":
                 assert seen(color) >= 3, (kind, text, color)
             elif box is None:
-                assert color == "currentColor", f"{kind}: {text!r} in {color}, and text takes the page's colour"
+                assert color == "currentColor", (
+                    f"{kind}: {text!r} in {color}, and text takes the page's colour"
+                )
             else:
                 assert contrast(color, box) >= 4.5, f"{kind}: {text!r} in {color} on {box}"
         for colors in filter(None, page.drawn):  # a pale box has an edge that is not
             assert max(map(seen, colors)) >= 3, (kind, colors)
 
 
-@pytest.mark.parametrize(("module", "draw"), [
-    ("pictures.curves", lambda: pictures.curves_png(CURVES, alt="curves", title="A title", foot="A foot")),
-    ("pictures.gantt", lambda: pictures.gantt(Timeline(ROLES))),
-    ("pictures.gantt", lambda: pictures.pipelines(PIPES, title="A title", foot="A foot")),
-    ("lessons.choosing", lambda: choosing.page(choosing.MODELS, (1, 64), A100, batch=64, title="A title")),
-])
-def test_text_of_a_png_can_be_read_on_both_pages(module: str, draw, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "draw"),
+    [
+        (
+            "pictures.curves",
+            lambda: pictures.curves_png(CURVES, alt="curves", title="A title", foot="A foot"),
+        ),
+        ("pictures.gantt", lambda: pictures.gantt(Timeline(ROLES))),
+        ("pictures.gantt", lambda: pictures.pipelines(PIPES, title="A title", foot="A foot")),
+        (
+            "lessons.choosing",
+            lambda: choosing.page(choosing.MODELS, (1, 64), A100, batch=64, title="A title"),
+        ),
+    ],
+)
+def test_text_of_a_png_can_be_read_on_both_pages(
+    module: str, draw, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = import_module(f"course_utils.{module}")
     figures, to_png = [], there.to_png
     monkeypatch.setattr(there, "to_png", lambda figure: figures.append(figure) or to_png(figure))
@@ -137,7 +170,9 @@ def test_outputs_of_notebooks_carry_a_text(notebook: Path) -> None:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             assert not re.search(r"!\[\s*\]\(", source), "an image without a text"
-            assert all(re.search(r'\balt="[^"]', image) for image in re.findall(r"<img\b[^>]*>", source))
+            assert all(
+                re.search(r'\balt="[^"]', image) for image in re.findall(r"<img\b[^>]*>", source)
+            )
         for out in cell.get("outputs", []):
             for kind in out.get("data", {}):
                 if kind.startswith("image/"):
@@ -147,7 +182,11 @@ def test_outputs_of_notebooks_carry_a_text(notebook: Path) -> None:
             for tag, found in page.tags:
                 assert tag != "img" or found.get("alt")
                 assert "onclick" not in found or tag == "button"
-            if {"svg", "script"} & {tag for tag, _ in page.tags} or "<script" in str(out.get("data", "")):
-                labelled = [found for _, found in page.tags if found.get("role") in ("img", "group")]
+            if {"svg", "script"} & {tag for tag, _ in page.tags} or "<script" in str(
+                out.get("data", "")
+            ):
+                labelled = [
+                    found for _, found in page.tags if found.get("role") in ("img", "group")
+                ]
                 assert labelled, f"the drawing of {source[-200:]!r} has no role"
                 assert all(found.get("aria-label", "").strip() for found in labelled)

@@ -28,13 +28,17 @@ print(course_utils.__file__, torch.__file__, sep="\\n")
 def run(*command: object, folder: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     words = [*map(str, command)]
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not ((ROOT / ".git").exists() and shutil.which("git")), reason="left out without git")
+@pytest.mark.skipif(
+    not ((ROOT / ".git").exists() and shutil.which("git")), reason="left out without git"
+)
 def test_pip_adds_our_package_and_nothing_else(tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", folder=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
@@ -45,8 +49,21 @@ def test_pip_adds_our_package_and_nothing_else(tmp_path: Path) -> None:
             (there / "theirs" / entry.name).symlink_to(entry)
     (there / "theirs.pth").write_text(f"{there / 'theirs'}\n")
     # --no-index: whatever pip would fetch, it would be one package too many.
-    run(python, "-m", "pip", "install", "--no-index", "--no-build-isolation", f"git+{ROOT.as_uri()}", folder=tmp_path)
-    assert {path.name.partition("-")[0] for path in there.iterdir()} == {"course_utils", "theirs", "theirs.pth"}
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--no-index",
+        "--no-build-isolation",
+        f"git+{ROOT.as_uri()}",
+        folder=tmp_path,
+    )
+    assert {path.name.partition("-")[0] for path in there.iterdir()} == {
+        "course_utils",
+        "theirs",
+        "theirs.pth",
+    }
     ours, torch = run(python, "-c", FOUND, folder=tmp_path).splitlines()
     assert Path(ours).is_relative_to(there)
     assert "theirs" in torch

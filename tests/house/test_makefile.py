@@ -22,7 +22,9 @@ case "$0 $*" in
 */jupyter-lab*|*.venv-xla*install\\ -r*) [ ! -e "$HOUSE/hang" ] || exec sleep 600 ;;
 esac
 """
-linux = pytest.mark.skipif(sys.platform != "linux", reason="nothing is built behind JupyterLab elsewhere")
+linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="nothing is built behind JupyterLab elsewhere"
+)
 
 
 @pytest.fixture
@@ -39,10 +41,21 @@ def house(tmp_path: Path) -> Path:
 
 
 def start(house: Path, *words: str, **environment: str) -> subprocess.Popen:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "XLA", "CPU", "TORCH"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MAKE", "XLA", "CPU", "TORCH"))
+    }
     command = ["make", f"PYTHON={house.parent / 'player'}", *words]
-    return subprocess.Popen(command, cwd=house, env=clean | {"HOUSE": str(house)} | environment, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    return subprocess.Popen(
+        command,
+        cwd=house,
+        env=clean | {"HOUSE": str(house)} | environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 def make(house: Path, *words: str, **environment: str) -> tuple[str, str]:
@@ -66,7 +79,11 @@ def test_built_once_brought_up_to_date_and_built_again(house: Path) -> None:
     assert make(house, "env") == ("", "")
     os.utime(house / "requirements-xla.txt")
     calls = make(house, "env")[1]
-    assert ("clear" in calls, calls.count("requirements-xla.txt"), calls.count("\n")) == (False, 1, 0)
+    assert ("clear" in calls, calls.count("requirements-xla.txt"), calls.count("\n")) == (
+        False,
+        1,
+        0,
+    )
     (house / ".venv/ready").unlink()  # as an interrupted build leaves it
     assert make(house, "env", "XLA=0")[1].count("venv --clear .venv\n") == 1
     moved = house.rename(house.parent / "moved")
@@ -78,7 +95,9 @@ def test_the_cpu_build_of_pytorch(house: Path) -> None:
     links = "--find-links https://mirror/cpu/torch/"
     for word, silent, given in [("", "", 1), ("", "1", 0), ("CPU=1", "1", 1), ("CPU=0", "", 0)]:
         shutil.rmtree(house / ".venv-xla", ignore_errors=True)
-        said, calls = make(house, "env", "TORCH_CPU_INDEX=https://mirror/cpu", *word.split(), SILENT=silent)
+        said, calls = make(
+            house, "env", "TORCH_CPU_INDEX=https://mirror/cpu", *word.split(), SILENT=silent
+        )
         assert calls.splitlines()[-1].count(links) == given, (word, silent)
         assert ("does not answer" in said) == (silent == "1" and not word)
 

@@ -16,7 +16,9 @@ assert threading.active_count() == 1 and not psutil.Process().children()
 
 
 def test_import_is_light_silent_and_starts_nothing() -> None:
-    done = subprocess.run([sys.executable, "-W", "error", "-c", IMPORT], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IMPORT], capture_output=True, text=True, timeout=600
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -24,14 +24,18 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The per cent of the CPU that the next looks find idle; then all of it."""
     looks: list[float] = []
     clock = count()
-    monkeypatch.setattr(psutil, "cpu_times_percent", lambda _: Times(0, looks.pop(0) if looks else 100, 0))
+    monkeypatch.setattr(
+        psutil, "cpu_times_percent", lambda _: Times(0, looks.pop(0) if looks else 100, 0)
+    )
     monkeypatch.setattr(psutil, "cpu_times", lambda: Times(0, next(clock), 0))
     return looks
 
 
 def saved(folder: Path, source: str, tag: str = "nbval-check-output") -> Path:
     cell = new_code_cell(source, metadata={"tags": [tag]})
-    page = new_notebook(cells=[cell], metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    page = new_notebook(
+        cells=[cell], metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    )
     nbformat.write(page, folder / "page.ipynb")
     return folder / "page.ipynb"
 
@@ -54,7 +58,11 @@ def test_drift_and_errors_are_refused_until_drift_is_accepted(tmp_path: Path) ->
 
 
 def test_a_claim_must_be_true(tmp_path: Path) -> None:
-    for source, said in ("print('a: True')", ""), ("print(True, '\\nb: False')", "b: False"), ("1", "No claim is True"):
+    for source, said in (
+        ("print('a: True')", ""),
+        ("print(True, '\\nb: False')", "b: False"),
+        ("1", "No claim is True"),
+    ):
         path = saved(tmp_path, source, "claim")
         assert said in (why := execute(path))
         assert bool(nbformat.read(path, 4).cells[0].outputs) == (not said) == (not why)
@@ -81,7 +89,10 @@ def test_the_address_is_written_and_taken_out_again(tmp_path: Path) -> None:
 
     def stamped(repo: str) -> dict[str, str]:
         badges.stamp(tmp_path, repo)
-        return {path.name: path.read_text() for path in [tmp_path / "README.md", *tmp_path.glob("notebooks/*.ipynb")]}
+        return {
+            path.name: path.read_text()
+            for path in [tmp_path / "README.md", *tmp_path.glob("notebooks/*.ipynb")]
+        }
 
     plain, once = stamped(""), stamped(REPO)
     assert all(REPO in text for text in once.values())
@@ -92,7 +103,9 @@ def test_the_address_is_written_and_taken_out_again(tmp_path: Path) -> None:
         nbformat.validate(page)
         code = [cell for cell in page.cells if cell.cell_type == "code"]
         assert code[0].source.endswith(f'%pip install -q "git+https://github.com/{REPO}"')
-        assert ("mybinder.org" in page.cells[0].source) == (page.metadata.kernelspec.name != "xla"), "no room on Binder"
+        assert ("mybinder.org" in page.cells[0].source) == (
+            page.metadata.kernelspec.name != "xla"
+        ), "no room on Binder"
     assert stamped("") == plain
     with pytest.raises(SystemExit, match="owner/name"):
         stamped("https://github.com/jane/one-to-many")

@@ -25,9 +25,18 @@ def shown(tmp_path, monkeypatch):
         page = {"cells": [{"source": [first]}], "metadata": {"kernelspec": {"name": kernel}}}
         (tmp_path / f"{name}.ipynb").write_text(json.dumps(page))
 
-    notebook("01_tensors_and_devices", "# 01 · Where?\n\n**Takes** 45 min · **Roads** short, strategies · **Needs** …")
-    notebook("05_ranks", "# 05 · How do they talk?\n\n**Takes** 70 min · **Road** short · **Needs** …")
-    notebook("15_tpu_one_core", "# 15 · What is <different>?\n\n**Takes** 55 min · **Road** short · **Needs** …", "xla")
+    notebook(
+        "01_tensors_and_devices",
+        "# 01 · Where?\n\n**Takes** 45 min · **Roads** short, strategies · **Needs** …",
+    )
+    notebook(
+        "05_ranks", "# 05 · How do they talk?\n\n**Takes** 70 min · **Road** short · **Needs** …"
+    )
+    notebook(
+        "15_tpu_one_core",
+        "# 15 · What is <different>?\n\n**Takes** 55 min · **Road** short · **Needs** …",
+        "xla",
+    )
     notebook("21_mine", "# Not a notebook of the course")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
@@ -55,15 +64,25 @@ def test_the_notebooks_of_the_course(shown):
 
 def test_on_eight_gpus_with_a_tpu(shown):
     gpus = [Device(f"cuda:{i}", "cuda", "NVIDIA H200", 2**37) for i in range(8)]
-    page = repr(shown(devices=(gpus[0], *gpus), backend="nccl", xla="torch_xla 2.9.0", tpu="TPU v5e, 8 chips"))
+    page = repr(
+        shown(
+            devices=(gpus[0], *gpus), backend="nccl", xla="torch_xla 2.9.0", tpu="TPU v5e, 8 chips"
+        )
+    )
     for here in ("NVIDIA H200", "8 ranks on 8 GPUs; nccl", "TPU v5e, 8 chips"):
         assert f"● native: {here}" in page
 
 
 def test_the_kernel_for_xla(shown, tmp_path):
-    for folder, how in ((".venv", "not here: needs the XLA kernel"), (".venv-xla", "virtual: cores of XLA's CPU")):
+    for folder, how in (
+        (".venv", "not here: needs the XLA kernel"),
+        (".venv-xla", "virtual: cores of XLA's CPU"),
+    ):
         python = tmp_path / folder / "bin/python"
-        write(tmp_path, {".venv/share/jupyter/kernels/xla/kernel.json": json.dumps({"argv": [str(python)]})})
+        write(
+            tmp_path,
+            {".venv/share/jupyter/kernels/xla/kernel.json": json.dumps({"argv": [str(python)]})},
+        )
         assert "not here" in repr(shown()), "that Python is gone"
         write(python.parent, {"python": ""})
         assert how in repr(shown())

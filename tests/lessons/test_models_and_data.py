@@ -23,8 +23,13 @@ def test_gpt_is_equal_everywhere_and_leaves_the_global_generator_alone():
     one = GPT(100)
     assert torch.equal(before, torch.get_rng_state())
     torch.manual_seed(2)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), GPT(100).parameters(), strict=True))
-    assert sum(p.numel() for p in one.parameters()) == 4 * (12 * 64**2 + 13 * 64) + (2 * 100 + 64 + 2) * 64 + 100
+    assert all(
+        torch.equal(a, b) for a, b in zip(one.parameters(), GPT(100).parameters(), strict=True)
+    )
+    assert (
+        sum(p.numel() for p in one.parameters())
+        == 4 * (12 * 64**2 + 13 * 64) + (2 * 100 + 64 + 2) * 64 + 100
+    )
 
 
 def test_gpt_looks_only_back():

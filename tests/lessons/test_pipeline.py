@@ -28,10 +28,16 @@ def step(schedule, x, y, pace):
         dist.barrier()
         with memory.SavedTensors() as saved:
             losses = pipeline.execute(schedule, mine, x, y, width=16, pace=seconds)
-    return losses, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, saved.peak
+    return (
+        losses,
+        {name: p.grad for name, p in model.named_parameters() if p.grad is not None},
+        saved.peak,
+    )
 
 
-@pytest.mark.parametrize(("kind", "chunks"), [("naive", 1), ("GPipe", 1), ("1F1B", 1), ("interleaved", 2)])
+@pytest.mark.parametrize(
+    ("kind", "chunks"), [("naive", 1), ("GPipe", 1), ("1F1B", 1), ("interleaved", 2)]
+)
 def test_on_real_ranks_it_is_the_whole_model_at_its_pace(kind, chunks):
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randint(20, (8, 8), generator=generator) for _ in range(2))
@@ -45,11 +51,21 @@ def test_on_real_ranks_it_is_the_whole_model_at_its_pace(kind, chunks):
     gradients = {name: grad for result in run.results for name, grad in result[1].items()}
     for name, p in model.named_parameters():
         assert torch.allclose(gradients[name], p.grad, atol=1e-5), name
-    assert run.results[1][2] / run.results[2][2] == pytest.approx(schedule.held[1] / schedule.held[2], rel=0.02)
+    assert run.results[1][2] / run.results[2][2] == pytest.approx(
+        schedule.held[1] / schedule.held[2], rel=0.02
+    )
 
-    timeline, foretold = run.timeline.last("forward 0 of part 0"), schedule.simulate(forward=0.02, backward=0.04)
-    done = [[s.name for s in timeline.spans if s.rank == r and s.role in ("forward", "backward")] for r in range(4)]
+    timeline, foretold = (
+        run.timeline.last("forward 0 of part 0"),
+        schedule.simulate(forward=0.02, backward=0.04),
+    )
+    done = [
+        [s.name for s in timeline.spans if s.rank == r and s.role in ("forward", "backward")]
+        for r in range(4)
+    ]
     assert done == [[step.label for step in order] for order in schedule.orders]
     measured = {(span.rank, span.name): span.seconds for span in timeline.spans}
     assert all(measured[span.rank, span.name] > 0.99 * span.seconds for span in foretold.spans)
-    assert timeline.seconds > 0.99 * foretold.seconds  # with the bubble: ranks do wait for each other
+    assert (
+        timeline.seconds > 0.99 * foretold.seconds
+    )  # with the bubble: ranks do wait for each other

@@ -7,15 +7,24 @@ from course_utils import launch
 from course_utils.lessons import choosing, data, models, strategies
 from course_utils.planner import Cluster, Plan, plans
 
-A100 = Cluster(memory=72e9, flops=175e12, bandwidth=250e9, latency=3.4e-6, node=8, far_bandwidth=25e9)
+A100 = Cluster(
+    memory=72e9, flops=175e12, bandwidth=250e9, latency=3.4e-6, node=8, far_bandwidth=25e9
+)
 SIZES = {"layers": 2, "width": 32, "heads": 2, "context": 64}
 
 
-@pytest.mark.parametrize(("plan", "kind"), [
-    (Plan(), "one device"), (Plan(dp=8), "replicas (ZeRO 0, 1)"), (Plan(dp=8, zero=1), "replicas (ZeRO 0, 1)"),
-    (Plan(dp=8, zero=2), "sharded (ZeRO 2, 3)"), (Plan(dp=2, tp=4, zero=3), "with tensor parts"),
-    (Plan(pp=2), "with stages"), (Plan(dp=2, tp=2, pp=2), "with both"),
-])
+@pytest.mark.parametrize(
+    ("plan", "kind"),
+    [
+        (Plan(), "one device"),
+        (Plan(dp=8), "replicas (ZeRO 0, 1)"),
+        (Plan(dp=8, zero=1), "replicas (ZeRO 0, 1)"),
+        (Plan(dp=8, zero=2), "sharded (ZeRO 2, 3)"),
+        (Plan(dp=2, tp=4, zero=3), "with tensor parts"),
+        (Plan(pp=2), "with stages"),
+        (Plan(dp=2, tp=2, pp=2), "with both"),
+    ],
+)
 def test_family(plan: Plan, kind: str) -> None:
     assert choosing.family(plan) == kind
     assert kind in choosing.FAMILIES
@@ -25,7 +34,9 @@ def test_the_page_says_the_best_plans() -> None:
     chosen = {name: choosing.MODELS[name] for name in ("1.7 B", "39 B")}
     drawn = choosing.page(chosen, (1, 32), A100, batch=64, title="A title")
     best = next(found for found in plans(chosen["39 B"], A100, devices=32, batch=64) if found.fits)
-    assert drawn.alt.startswith("A title. Fastest plans that fit. 1.7 B: on 1 dp 1, tp 1, pp 1, ZeRO 0, ")
+    assert drawn.alt.startswith(
+        "A title. Fastest plans that fit. 1.7 B: on 1 dp 1, tp 1, pp 1, ZeRO 0, "
+    )
     assert f"39 B: on 1 does not fit; on 32 {best.plan} in " in drawn.alt
     assert drawn.png.startswith(b"\x89PNG")
     assert drawn._repr_png_()[1]["width"] == 760
@@ -42,7 +53,9 @@ def whole(model: models.GPT):
 
 def test_what_is_measured() -> None:
     text = data.text()
-    run = launch(strategies.measure, whole, text, sizes=SIZES, batch=4, steps=5, ranks=1, show=False)
+    run = launch(
+        strategies.measure, whole, text, sizes=SIZES, batch=4, steps=5, ranks=1, show=False
+    )
     (found,) = run.results
     start = dict(models.GPT(len(text.vocabulary), **SIZES).named_parameters())
     size = 4 * sum(p.numel() for p in start.values())

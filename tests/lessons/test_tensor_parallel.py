@@ -50,7 +50,9 @@ def test_a_model_split_by_hand_equals_the_whole(ranks):
         model = GPT(20, layers=2, width=32)
         ids = torch.arange(2 * 8).view(2, 8)
         whole = model(ids)
-        return (by_hand(model)(ids) - whole).abs().max().item(), model.blocks[0].mlp.up.weight.shape[0]
+        return (by_hand(model)(ids) - whole).abs().max().item(), model.blocks[
+            0
+        ].mlp.up.weight.shape[0]
 
     for difference, columns in launch(outputs, ranks=ranks, device="cpu", time_limit=30).results:
         assert difference <= 1e-5

@@ -43,7 +43,9 @@ def test_switched_off_or_on_a_disk_that_refuses_only_the_session_is_known(file, 
     monkeypatch.setenv("COURSE_BOARD", "0")
     assert repr(my_board()).startswith("1 run, of this session only")
     monkeypatch.delenv("COURSE_BOARD")
-    assert board._file().parts[-2:] == ("course_utils", "board.jsonl"), "else in the user's own folder"
+    assert board._file().parts[-2:] == ("course_utils", "board.jsonl"), (
+        "else in the user's own folder"
+    )
 
 
 def test_in_a_real_kernel(kernel, tmp_path):
@@ -51,7 +53,11 @@ def test_in_a_real_kernel(kernel, tmp_path):
     kernel.run("my_board()")
     for _ in range(2):
         kernel.run("def job():\n    report(loss=1.5)\n\nlaunch(job, ranks=2, device='cpu')")
-    kernel.run("plot = LivePlot('loss', title='By hand')\nfor _ in range(3): plot.update(loss=1.0)\nplot.close()")
+    kernel.run(
+        "plot = LivePlot('loss', title='By hand')\nfor _ in range(3): plot.update(loss=1.0)\nplot.close()"
+    )
     kernel.run("os.environ['COURSE_BOARD'], board = '0', repr(my_board())")
     assert len((tmp_path / "board.jsonl").read_text().splitlines()) >= 3
-    assert re.search(r"job +2 ranks, cpu .* loss 1\.5 .*\n +By hand .* loss 1 ", kernel.run("print(board)").text)
+    assert re.search(
+        r"job +2 ranks, cpu .* loss 1\.5 .*\n +By hand .* loss 1 ", kernel.run("print(board)").text
+    )

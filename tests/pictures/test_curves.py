@@ -14,8 +14,21 @@ NAN, INF = math.nan, math.inf
 
 
 @pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize("ends", [
-    (0, 1), (0.013, 2.31), (-3, 7), (0, 1e-7), (2.3012, 2.3026), (5, 5), (0, 0), (32, 1024), (1e-9, 1e12), (2, 1e30)])
+@pytest.mark.parametrize(
+    "ends",
+    [
+        (0, 1),
+        (0.013, 2.31),
+        (-3, 7),
+        (0, 1e-7),
+        (2.3012, 2.3026),
+        (5, 5),
+        (0, 0),
+        (32, 1024),
+        (1e-9, 1e12),
+        (2, 1e30),
+    ],
+)
 def test_marks_are_round_cover_the_data_and_read_differently(ends, log):
     if log and ends[0] <= 0:
         return
@@ -45,25 +58,51 @@ def test_of_many_points_ends_spikes_and_gaps_are_drawn():
 
 
 def test_lines_break_at_gaps_and_where_x_goes_back():
-    assert pieces([0, 1, 2, 3, 0], [1.0, NAN, 1.0, 2.0, 5.0]) == [[(0, 1.0)], [(2, 1.0), (3, 2.0)], [(0, 5.0)]]
+    assert pieces([0, 1, 2, 3, 0], [1.0, NAN, 1.0, 2.0, 5.0]) == [
+        [(0, 1.0)],
+        [(2, 1.0), (3, 2.0)],
+        [(0, 5.0)],
+    ]
     assert pieces([1, 2], [0.0, 3.0], log_y=True) == [[(2, 3.0)]]
 
 
 @pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize("series", [{}, {0: ([], [])}, {0: ([3], [0.5])}, {0: ([0, 1, 2], [1.0, NAN, INF])},
-                                    {0: ([0, 1], [1e300, -1e300])}, {0: ([5, 5], [1.0, 1.0])}, {"a <b>": ([1], [1])}])
+@pytest.mark.parametrize(
+    "series",
+    [
+        {},
+        {0: ([], [])},
+        {0: ([3], [0.5])},
+        {0: ([0, 1, 2], [1.0, NAN, INF])},
+        {0: ([0, 1], [1e300, -1e300])},
+        {0: ([5, 5], [1.0, 1.0])},
+        {"a <b>": ([1], [1])},
+    ],
+)
 def test_odd_series_still_draw(series, log):
     svg = draw({"m <&>": series}, log_x=log, log_y=log).svg('say "x"')
     assert ET.fromstring(svg).get("aria-label") == 'say "x"'
     assert not re.search(r'="[^"]*\b(nan|inf)\b', svg)
-    picture = pictures.curves_png({"m": series}, alt="x", title="costs $\\bad", log_x=log, log_y=log, foot="$x_$")
+    picture = pictures.curves_png(
+        {"m": series}, alt="x", title="costs $\\bad", log_x=log, log_y=log, foot="$x_$"
+    )
     assert picture.png.startswith(b"\x89PNG"), "a dollar begins no formula"
     assert picture._repr_png_()[1] == {"width": 560, "alt": "x"}
 
 
 def test_last_values_stand_at_the_ends_of_lines_and_not_on_each_other():
-    for ranks, written in ((3, ["0.02", "0.0196", "0.0192"]), (8, ["0.02", "0.0175"]), (1, ["0.02"])):
-        drawing = draw({"loss": {r: ([*range(50)], [1 / (i + 1 + r) for i in range(50)]) for r in range(ranks)}})
+    for ranks, written in (
+        (3, ["0.02", "0.0196", "0.0192"]),
+        (8, ["0.02", "0.0175"]),
+        (1, ["0.02"]),
+    ):
+        drawing = draw(
+            {
+                "loss": {
+                    r: ([*range(50)], [1 / (i + 1 + r) for i in range(50)]) for r in range(ranks)
+                }
+            }
+        )
         ends = [(y, text) for x, y, text, _, bold in drawing.texts if bold and text in written]
         assert sorted(text for _, text in ends) == sorted(written)
         assert all(abs(a[0] - b[0]) >= 12 for a, b in itertools.combinations(ends, 2))
@@ -71,9 +110,13 @@ def test_last_values_stand_at_the_ends_of_lines_and_not_on_each_other():
     assert "nan" in [text for *_, text, _, _ in lost.texts]
 
 
-@pytest.mark.parametrize("names", [[3], range(8), [f"a run with a name of many words {i}" for i in range(6)]])
+@pytest.mark.parametrize(
+    "names", [[3], range(8), [f"a run with a name of many words {i}" for i in range(6)]]
+)
 def test_a_legend_where_there_are_several_series_stays_inside(names):
-    drawing = draw({"loss": {name: ([0, 1], [0.0, 1.0]) for name in names}}, foot="A foot", unit="core")
+    drawing = draw(
+        {"loss": {name: ([0, 1], [0.0, 1.0]) for name in names}}, foot="A foot", unit="core"
+    )
     assert ("core 3" in [text for *_, text, _, _ in drawing.texts]) == (names == range(8))
     for x, y, text, anchor, _ in drawing.texts:
         assert y < drawing.height

@@ -33,7 +33,9 @@ console.log(JSON.stringify(JSON.parse(require("fs").readFileSync(0)).map(answer)
 def javascript(cases):
     """What the page makes of (name, ranks, micro-batches, chunks, backward, link); None where it refuses."""
     script = RUN % (source("schedules.js", "explorer.js"), json.dumps(COLORS))
-    done = subprocess.run([NODE, "-e", script], input=json.dumps(cases), capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [NODE, "-e", script], input=json.dumps(cases), capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     return zip(cases, json.loads(done.stdout), strict=True)
 
@@ -47,10 +49,20 @@ def says(schedule, timeline):
 
 @pytest.mark.skipif(not NODE, reason="node is not installed: the JavaScript was not run")
 def test_the_page_plays_the_same_schedules():
-    kinds = [("naive", 1), ("GPipe", 1), ("1F1B", 1), ("zero-bubble", 1), *(("interleaved", v) for v in (1, 2, 3))]
+    kinds = [
+        ("naive", 1),
+        ("GPipe", 1),
+        ("1F1B", 1),
+        ("zero-bubble", 1),
+        *(("interleaved", v) for v in (1, 2, 3)),
+    ]
     times = [(1, 0), (2, 0), (1.5, 0.4)]
-    cases = [(name, p, m, v, *time) for (name, v), p, m, time
-             in itertools.product(kinds, [1, 2, 3, 4, 8], [1, 3, 8, 9, 10, 16], times)]
+    cases = [
+        (name, p, m, v, *time)
+        for (name, v), p, m, time in itertools.product(
+            kinds, [1, 2, 3, 4, 8], [1, 3, 8, 9, 10, 16], times
+        )
+    ]
     for case, found in javascript(cases):
         name, p, m, v, backward, link = case
         if found is None:
@@ -58,21 +70,34 @@ def test_the_page_plays_the_same_schedules():
                 schedules.make(name, ranks=p, micro_batches=m, chunks=v)
             continue
         schedule = schedules.make(name, ranks=p, micro_batches=m, chunks=v)
-        assert found["all"] == [[[s.letter, s.stage, s.micro] for s in order] for order in schedule.orders], case
+        assert found["all"] == [
+            [[s.letter, s.stage, s.micro] for s in order] for order in schedule.orders
+        ], case
         assert found["held"] == pytest.approx(schedule.held), case
         timeline = schedule.simulate(backward=backward, link=link)
-        where = {step.label: [step.letter, step.stage, step.micro] for order in schedule.orders for step in order}
-        ours = sorted([s.rank, *where[s.name], s.start, s.end] for s in timeline.spans if s.lane == "compute")
+        where = {
+            step.label: [step.letter, step.stage, step.micro]
+            for order in schedule.orders
+            for step in order
+        }
+        ours = sorted(
+            [s.rank, *where[s.name], s.start, s.end] for s in timeline.spans if s.lane == "compute"
+        )
         theirs = sorted(s for s in found["spans"] if s[1] != "S")
         assert [s[:4] for s in theirs] == [s[:4] for s in ours], case
-        assert [t for s in theirs for t in s[4:]] == pytest.approx([t for s in ours for t in s[4:]]), case
-        assert len(found["spans"]) - len(theirs) == sum(s.lane == "communication" for s in timeline.spans), case
+        assert [t for s in theirs for t in s[4:]] == pytest.approx(
+            [t for s in ours for t in s[4:]]
+        ), case
+        assert len(found["spans"]) - len(theirs) == sum(
+            s.lane == "communication" for s in timeline.spans
+        ), case
         assert all(part in found["says"] for part in says(schedule, timeline)), case
         assert (found["frame"].count(">rank "), found["frame"].count("NaN")) == (p, 0), case
-    (_, classic), = javascript([("GPipe", 2, 3, 1, 1, 0)])
+    ((_, classic),) = javascript([("GPipe", 2, 3, 1, 1, 0)])
     assert classic["says"] == (
         "One step takes 8. Ranks wait 25.0 % of it: (p \N{MINUS SIGN} 1)/(m + p \N{MINUS SIGN} 1) = 1/4. "
-        "Micro-batches whose activations a rank holds at the most: 3, 3. All ranks are busy at t = 1, 2, 5, 6.")
+        "Micro-batches whose activations a rank holds at the most: 3, 3. All ranks are busy at t = 1, 2, 5, 6."
+    )
 
 
 def test_without_javascript_it_is_a_picture_with_a_text():

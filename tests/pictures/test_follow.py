@@ -46,7 +46,9 @@ def plot():
 def shown(plot, monkeypatch):
     """The texts of the pictures that a run ends in."""
     texts = []
-    monkeypatch.setattr(plot, "_show", lambda now: texts.append(f"{plot!r} ({plot._progress(now)})"))
+    monkeypatch.setattr(
+        plot, "_show", lambda now: texts.append(f"{plot!r} ({plot._progress(now)})")
+    )
     return texts
 
 
@@ -55,11 +57,15 @@ def test_a_run_of_last_week(runs, plot, shown) -> None:
         write(runs, rank, *(line(rank, step, loss=step + rank) for step in range(41)))
     for _ in range(2):
         plot.follow(runs)
-        assert plot.data["loss"] == {rank: ([*range(41)], [step + rank for step in range(41)]) for rank in range(3)}
+        assert plot.data["loss"] == {
+            rank: ([*range(41)], [step + rank for step in range(41)]) for rank in range(3)
+        }
     assert "step 41 · 10.2 steps/s · took 4 s" in shown[-1], "its own time"
 
 
-def test_half_a_line_waits_one_cut_off_is_left_out_and_files_appear_late_and_ranks_are_lost(runs, plot, shown) -> None:
+def test_half_a_line_waits_one_cut_off_is_left_out_and_files_appear_late_and_ranks_are_lost(
+    runs, plot, shown
+) -> None:
     whole, seen = line(0, 1, loss=2.0), []
     plot.follow(
         runs,

@@ -74,17 +74,23 @@ class Cell:
         self.kernel.client.shell_channel.send(message)
 
     def choose(self, name: str, index: int) -> None:
-        self.send(self.widgets[name], {"method": "update", "state": {"index": index}, "buffer_paths": []})
+        self.send(
+            self.widgets[name], {"method": "update", "state": {"index": index}, "buffer_paths": []}
+        )
 
     def run(self) -> None:
         self.send(self.widgets["Run"], {"method": "custom", "content": {"event": "click"}})
 
     def says(self, text: str) -> None:
-        assert self.follow(lambda: text in self.said[-1]), f"it says {self.said[-1]!r}, never {text!r}"
+        assert self.follow(lambda: text in self.said[-1]), (
+            f"it says {self.said[-1]!r}, never {text!r}"
+        )
 
 
 def test_the_first_run_is_ordinary_output_and_the_next_replaces_it(kernel, tmp_path):
-    cell = Cell(kernel, """
+    cell = Cell(
+        kernel,
+        """
 ran = []
 def shown(n, way):
     ran.append(n)
@@ -92,8 +98,12 @@ def shown(n, way):
     for i in range(n):
         print("step", i)
     return pictures.table([(n, way(n))], ["n", "way"])
-knobs(shown, n=[2, 1, 0], way=[abs, str])""".replace("GO", repr(str(tmp_path / "go"))))
-    assert cell.outputs["panel"].keys() == {"application/vnd.jupyter.widget-view+json", "text/plain"}
+knobs(shown, n=[2, 1, 0], way=[abs, str])""".replace("GO", repr(str(tmp_path / "go"))),
+    )
+    assert cell.outputs["panel"].keys() == {
+        "application/vnd.jupyter.widget-view+json",
+        "text/plain",
+    }
     assert cell.said[-1].startswith("Done: n = 2, way = abs; it took ")
     assert cell.texts == ["n  way\n2    2", "step 0\nstep 1"]
     assert "<td" in [*cell.outputs.values()][1]["text/html"]
@@ -114,7 +124,9 @@ knobs(shown, n=[2, 1, 0], way=[abs, str])""".replace("GO", repr(str(tmp_path / "
 
 
 def test_live_plots_stay_in_one_place_and_end_as_pictures(kernel):
-    cell = Cell(kernel, """
+    cell = Cell(
+        kernel,
+        """
 def train(steps):
     for step in range(steps):
         report(loss=step)
@@ -122,7 +134,8 @@ def plotted(steps):
     if steps != 4: return launch(train, steps, ranks=2, device="cpu", live=LivePlot("loss")).ranks
     plot = LivePlot("loss")
     for step in range(steps): plot.update(loss=1.0)  # and nobody closes it
-knobs(plotted, steps=[3, 5, 4])""")
+knobs(plotted, steps=[3, 5, 4])""",
+    )
     before = [*cell.outputs]
     for index, steps in ((1, 5), (2, 4), (0, 3)):  # another each time, so that what is said is new
         cell.choose("steps", index)
@@ -154,11 +167,14 @@ def test_jupyters_stop(kernel, index, name):
 
 
 def test_stops_at_any_moment_leave_nothing_and_a_kernel_that_works(kernel):
-    cell = Cell(kernel, """
+    cell = Cell(
+        kernel,
+        """
 def busy(n):
     for i in range(n):
         launch(rank_of, ranks=1, device="cpu") if i % 2 else sum(range(1000))
-knobs(busy, n=[0, 10**6])""")
+knobs(busy, n=[0, 10**6])""",
+    )
     cell.choose("n", 1)
     random.seed(0)
     for _ in range(20):
@@ -173,11 +189,14 @@ knobs(busy, n=[0, 10**6])""")
 
 
 def test_an_error_is_said_beside_the_controls_and_the_result_stays(kernel):
-    cell = Cell(kernel, """
+    cell = Cell(
+        kernel,
+        """
 def fails(how):
     if how == "rank": launch(lambda: 1 / 0, ranks=1, device="cpu")
     return how or 1 / 0
-knobs(fails, how=["not", "rank", 0])""")
+knobs(fails, how=["not", "rank", 0])""",
+    )
     for index, words in ((1, "rank 0 of 1 raised ZeroDivisionError"), (2, "return how or 1 / 0")):
         cell.choose("how", index)
         cell.run()

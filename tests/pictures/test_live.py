@@ -36,7 +36,9 @@ class Notebook:
         assert display_id is True
         shown = [(bundle, metadata)]
         self.displays.append(shown)
-        return types.SimpleNamespace(update=lambda bundle, *, raw, metadata: shown.append((bundle, metadata)))
+        return types.SimpleNamespace(
+            update=lambda bundle, *, raw, metadata: shown.append((bundle, metadata))
+        )
 
     def end_cell(self):
         for callback in list(self.callbacks):
@@ -45,7 +47,10 @@ class Notebook:
 
     @property
     def kinds(self) -> list[list[str]]:
-        return [[next(k for k in bundle if k != "text/plain") for bundle, _ in shown] for shown in self.displays]
+        return [
+            [next(k for k in bundle if k != "text/plain") for bundle, _ in shown]
+            for shown in self.displays
+        ]
 
 
 @pytest.fixture
@@ -96,7 +101,11 @@ def test_one_display_that_ends_in_a_png(notebook, clock):
     (kinds,) = notebook.kinds
     assert kinds.index("image/png") == len(kinds) - 1
     bundle, metadata = notebook.displays[0][-1]
-    assert bundle["text/plain"] == "Digits: loss 0.05 (step 20 · 10 steps/s · took 2 s)" == metadata["image/png"]["alt"]
+    assert (
+        bundle["text/plain"]
+        == "Digits: loss 0.05 (step 20 · 10 steps/s · took 2 s)"
+        == metadata["image/png"]["alt"]
+    )
 
 
 def test_outside_a_notebook_it_collects_and_prints_nothing(notebook, clock, capsys):
@@ -180,7 +189,11 @@ def test_live_yields_everything_and_shows_progress(notebook, clock):
 
 
 def test_live_without_a_plot_ends_in_a_line_and_takes_what_has_no_length(notebook, clock):
-    for items, line in ((range(3), "epoch 3 of 3"), ((c for c in "ab"), "epoch 2 "), ([], "epoch 0 ")):
+    for items, line in (
+        (range(3), "epoch 3 of 3"),
+        ((c for c in "ab"), "epoch 2 "),
+        ([], "epoch 0 "),
+    ):
         list(live(items, unit="epoch"))
         assert notebook.displays[-1][-1][0]["text/plain"].startswith(line)
 

@@ -28,7 +28,10 @@ FAULTS = {
             dist.barrier()
         launch(train, ranks=4)
         """,
-        ["rank 2 of 4 raised ValueError: bad shard", r"Cell In\[\d+\], line 3, in train\s+raise ValueError"],
+        [
+            "rank 2 of 4 raised ValueError: bad shard",
+            r"Cell In\[\d+\], line 3, in train\s+raise ValueError",
+        ],
     ),
     "killed": (
         """
@@ -39,7 +42,11 @@ FAULTS = {
             dist.all_reduce(torch.ones(1))
         launch(train, ranks=4)
         """,
-        [r"rank 1 of 4 was killed \(SIGKILL\)", "waits? in all_reduce", r"Cell In\[\d+\], line 5, in train"],
+        [
+            r"rank 1 of 4 was killed \(SIGKILL\)",
+            "waits? in all_reduce",
+            r"Cell In\[\d+\], line 5, in train",
+        ],
     ),
     "sys.exit": (
         """
@@ -49,7 +56,10 @@ FAULTS = {
             dist.barrier()
         launch(train, ranks=4)
         """,
-        [r"rank 3 of 4 called sys.exit\(5\) before its function returned", r"Cell In\[\d+\], line 3"],
+        [
+            r"rank 3 of 4 called sys.exit\(5\) before its function returned",
+            r"Cell In\[\d+\], line 3",
+        ],
     ),
     "os._exit": (
         """
@@ -60,8 +70,11 @@ FAULTS = {
             dist.barrier()
         launch(train, ranks=4)
         """,
-        ["rank 0 of 4 ended with exit code 0 before its function returned", "waits? in barrier",
-         r"Cell In\[\d+\], line 5"],
+        [
+            "rank 0 of 4 ended with exit code 0 before its function returned",
+            "waits? in barrier",
+            r"Cell In\[\d+\], line 5",
+        ],
     ),
     "a collective the others skip": (
         """
@@ -70,8 +83,12 @@ FAULTS = {
                 dist.all_reduce(torch.ones(1))
         launch(train, ranks=4, time_limit=2)
         """,
-        ["rank 3 of 4 had not finished after the time limit of 2 s", "rank 3 waits in all_reduce",
-         r"Cell In\[\d+\], line 3", "ranks 0, 1, 2 had returned"],
+        [
+            "rank 3 of 4 had not finished after the time limit of 2 s",
+            "rank 3 waits in all_reduce",
+            r"Cell In\[\d+\], line 3",
+            "ranks 0, 1, 2 had returned",
+        ],
     ),
     "one never arrives": (
         """
@@ -81,8 +98,12 @@ FAULTS = {
             dist.all_reduce(torch.ones(1))
         launch(train, ranks=4, time_limit=2)
         """,
-        ["ranks 0, 1, 2 wait in all_reduce", "rank 3 is here", r"line 3, in train\s+time.sleep\(60\)",
-         "ranks 0, 1, 2 wait for rank 3"],
+        [
+            "ranks 0, 1, 2 wait in all_reduce",
+            "rank 3 is here",
+            r"line 3, in train\s+time.sleep\(60\)",
+            "ranks 0, 1, 2 wait for rank 3",
+        ],
     ),
     "one is stopped": (
         """
@@ -112,7 +133,10 @@ FAULTS = {
             while True: print("x" * 1000)
         launch(train, ranks=2, time_limit=1)
         """,
-        ["ranks 0, 1 of 2 had not finished after the time limit of 1 s", r"Cell In\[\d+\], line 2, in train"],
+        [
+            "ranks 0, 1 of 2 had not finished after the time limit of 1 s",
+            r"Cell In\[\d+\], line 2, in train",
+        ],
     ),
     "a result that cannot be pickled": (
         """
@@ -120,7 +144,10 @@ FAULTS = {
             return (i for i in range(3))
         launch(train, ranks=2)
         """,
-        ["returned a generator, which cannot be sent back", r"Cell In\[\d+\], line 3\s+launch\(train"],
+        [
+            "returned a generator, which cannot be sent back",
+            r"Cell In\[\d+\], line 3\s+launch\(train",
+        ],
     ),
 }
 
@@ -136,20 +163,23 @@ def test_one_error_names_rank_cause_and_line(kernel, name):
 
 
 def test_the_notebooks_folder_is_gone(kernel):
-    answer = kernel.run(cell("""
+    answer = kernel.run(
+        cell("""
         import tempfile
         here = os.getcwd()
         with tempfile.TemporaryDirectory() as gone: os.chdir(gone)
         try: launch(rank_of, ranks=2)
         finally: os.chdir(here)
-    """))
+    """)
+    )
     assert answer.error == "CourseError", answer.traceback
     assert "the folder that this notebook works in is gone" in answer.shown
     assert kernel.run("launch(rank_of, ranks=2).results").error is None
 
 
 def test_the_first_cause_is_named_not_the_ranks_that_lost_a_peer(kernel):
-    answer = kernel.run(cell("""
+    answer = kernel.run(
+        cell("""
         def train():
             if dist.get_rank() == 2:
                 time.sleep(0.2)
@@ -159,12 +189,14 @@ def test_the_first_cause_is_named_not_the_ranks_that_lost_a_peer(kernel):
             except RuntimeError:
                 raise RuntimeError("lost a peer")
         launch(train, ranks=4)
-    """))
+    """)
+    )
     assert "rank 2 of 4 raised KeyError" in answer.traceback
 
 
 def test_grandchildren_end_with_their_ranks_and_when_they_ignore_sigterm(kernel):
-    answer = kernel.run(cell("""
+    answer = kernel.run(
+        cell("""
         def leave(command):
             import subprocess
             print("child", subprocess.Popen(["sh", "-c", command]).pid)
@@ -172,15 +204,18 @@ def test_grandchildren_end_with_their_ranks_and_when_they_ignore_sigterm(kernel)
             if "trap" in command: raise ValueError
         launch(leave, "sleep 600", ranks=2)
         launch(leave, "trap '' TERM; sleep 600", ranks=1)
-    """))
+    """)
+    )
     assert answer.error == "RankError"
     pids = [int(pid) for pid in re.findall(r"child (\d+)", answer.text)]
     assert len(pids) == 3
     assert not gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
 
 
-@pytest.mark.parametrize("function", ["dist.barrier() if dist.get_rank() else time.sleep(60)",
-                                      "while True: print('x' * 200)"])
+@pytest.mark.parametrize(
+    "function",
+    ["dist.barrier() if dist.get_rank() else time.sleep(60)", "while True: print('x' * 200)"],
+)
 def test_interrupt(kernel, function):
     request = kernel.send(f"def train():\n    {function}\nlaunch(train, ranks=4)")
     assert eventually(lambda: len(kernel.ranks()) == 4)
@@ -189,7 +224,9 @@ def test_interrupt(kernel, function):
     kernel.manager.interrupt_kernel()
     answer = kernel.answer(request)
     assert answer.error == "KeyboardInterrupt", answer.traceback
-    assert answer.shown.startswith("KeyboardInterrupt: interrupted; every rank was ended."), answer.shown
+    assert answer.shown.startswith("KeyboardInterrupt: interrupted; every rank was ended."), (
+        answer.shown
+    )
     assert "course_utils/" not in answer.shown
     assert not gone(ranks)
 
@@ -229,14 +266,16 @@ def test_the_kernel_is_restarted_in_mid_run_then_killed(fresh):
     assert not gone(before)
     assert fresh.run("print(launch(rank_of, ranks=2).results)").text.strip() == "[0, 1]"
 
-    fresh.send(cell("""
+    fresh.send(
+        cell("""
         def train():
             import subprocess, ctypes
             if dist.get_rank() == 0: ctypes.PyDLL(None).sleep(600)
             if dist.get_rank() == 1: subprocess.run(["sleep", "600"])
             dist.barrier()
         launch(train, ranks=4)
-    """))
+    """)
+    )
     assert eventually(lambda: len(fresh.ranks()) == 4)
     assert eventually(lambda: [c for rank in fresh.ranks() for c in rank.children()])
     before = fresh.process.children(recursive=True)
@@ -245,17 +284,22 @@ def test_the_kernel_is_restarted_in_mid_run_then_killed(fresh):
 
 
 def test_a_kernel_that_is_told_to_stop_ends_by_itself_and_leaves_no_file(fresh):
-    answer = fresh.run("launch(rank_of, ranks=2); from multiprocessing import util; print(util.get_temp_dir())")
+    answer = fresh.run(
+        "launch(rank_of, ranks=2); from multiprocessing import util; print(util.get_temp_dir())"
+    )
     assert os.path.isdir(answer.text.strip())
     group = os.getpgid(fresh.process.pid)  # ipykernel waits until all of it has ended
     assert group not in [os.getpgid(child.pid) for child in fresh.process.children()]
-    fresh.manager.shutdown_wait_time = 120.0  # seconds until Jupyter kills what it has asked to stop
+    fresh.manager.shutdown_wait_time = (
+        120.0  # seconds until Jupyter kills what it has asked to stop
+    )
     fresh.manager.shutdown_kernel(now=False)
     assert not os.path.exists(answer.text.strip())
 
 
 def test_nothing_listens_beyond_loopback(kernel):
-    answer = kernel.run(cell("""
+    answer = kernel.run(
+        cell("""
         import psutil
         def listens(pid):
             connections = psutil.Process(pid).net_connections("inet")
@@ -264,31 +308,36 @@ def test_nothing_listens_beyond_loopback(kernel):
             dist.all_reduce(torch.ones(1))
             return listens(os.getpid()) | listens(notebook)
         print(*set().union(*launch(train, os.getpid(), ranks=3).results))
-    """))
+    """)
+    )
     assert answer.error is None, answer.traceback
     assert "127.0.0.1" in answer.text, "the test looked at nothing"
     assert set(answer.text.split()) <= {"127.0.0.1", "::1"}
 
 
 def test_several_launches_also_from_threads(kernel):
-    answer = kernel.run(cell("""
+    answer = kernel.run(
+        cell("""
         from concurrent.futures import ThreadPoolExecutor
         with ThreadPoolExecutor(3) as pool:
             runs = [pool.submit(launch, rank_of, ranks=2) for _ in range(6)]
         print([run.result().results for run in runs])
-    """))
+    """)
+    )
     assert answer.text.strip() == str([[0, 1]] * 6), answer.traceback
 
 
 def test_dataloader_workers_and_classes_from_cells(kernel):
-    answer = kernel.run(cell("""
+    answer = kernel.run(
+        cell("""
         from torch.utils.data import DataLoader, Dataset
         class Squares(Dataset):
             def __len__(self): return 8
             def __getitem__(self, i): return i * i
         def train(): return sum(int(x) for x in DataLoader(Squares(), num_workers=2))
         print(launch(train, ranks=2).results)
-    """))
+    """)
+    )
     assert answer.text.strip() == "[140, 140]", answer.traceback
 
 
@@ -316,8 +365,12 @@ def test_a_launch_that_hangs_says_where_each_rank_is_until_it_goes_on(impatient)
     shown = [data["text/plain"] for data in answer.displays]
     lines = [text for text in shown if "Nothing heard" in text]
     assert lines, answer.displays
-    assert re.search(r"ranks 0, 1 wait in all_reduce here:\n  Cell In\[\d+\], line 4, in train", lines[0]), lines[0]
-    assert re.search(r"rank 2 is here:\n  Cell In\[\d+\], line 5, in nap\n.*time.sleep\(4\)", lines[0]), lines[0]
+    assert re.search(
+        r"ranks 0, 1 wait in all_reduce here:\n  Cell In\[\d+\], line 4, in train", lines[0]
+    ), lines[0]
+    assert re.search(
+        r"rank 2 is here:\n  Cell In\[\d+\], line 5, in nap\n.*time.sleep\(4\)", lines[0]
+    ), lines[0]
     assert re.search(r"The time limit ends this in \d+ s\.", lines[0])
     assert shown[shown.index(lines[-1]) + 1] == "", "it stays when the ranks go on"
     assert answer.error is None, answer.traceback

@@ -6,7 +6,9 @@ import torch.distributed as dist
 
 from course_utils import launch, pick, span
 
-one = pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs a CUDA GPU; this machine has none")
+one = pytest.mark.skipif(
+    torch.cuda.device_count() < 1, reason="needs a CUDA GPU; this machine has none"
+)
 two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs or more")
 
 

@@ -60,7 +60,9 @@ def test_metrics_spans_and_prints_of_every_rank(capsys):
     plot = LivePlot("loss")
     run = launch(train, ranks=2, live=plot)
     assert run.column("loss", rank=1) == pytest.approx([1.0, 0.5, 1 / 3])
-    assert {(m["rank"], m["step"], m["lr"]) for m in run.metrics} == {(r, s, 0.1) for r in range(2) for s in range(3)}
+    assert {(m["rank"], m["step"], m["lr"]) for m in run.metrics} == {
+        (r, s, 0.1) for r in range(2) for s in range(3)
+    }
     assert sorted(run.metrics, key=lambda m: m["time"]) == run.metrics
     assert len(run.timeline.spans) == 8
     assert {span.lane for span in run.timeline.spans} == {"compute", "communication"}
@@ -68,7 +70,9 @@ def test_metrics_spans_and_prints_of_every_rank(capsys):
     shown = capsys.readouterr().out
     assert "[rank 0] done 0" in shown
     assert "[rank 1] done 1" in shown
-    assert plot.data["loss"] == {rank: ([0, 1, 2], pytest.approx([1.0, 0.5, 1 / 3])) for rank in range(2)}
+    assert plot.data["loss"] == {
+        rank: ([0, 1, 2], pytest.approx([1.0, 0.5, 1 / 3])) for rank in range(2)
+    }
 
 
 def test_report_and_span_are_harmless_outside_a_launch():
@@ -103,7 +107,9 @@ def test_environment_and_folder_are_those_of_now_not_of_the_servers_start(monkey
     launch(rank_of, ranks=1)
     monkeypatch.setenv("COURSE_TEST", "new")
     monkeypatch.chdir(tmp_path)
-    assert launch(lambda: (os.environ["COURSE_TEST"], os.getcwd()), ranks=1).results == [("new", str(tmp_path))]
+    assert launch(lambda: (os.environ["COURSE_TEST"], os.getcwd()), ranks=1).results == [
+        ("new", str(tmp_path))
+    ]
 
 
 def test_unseeded_ranks_draw_different_numbers_as_under_torchrun():
@@ -119,7 +125,9 @@ def test_an_error_keeps_what_was_collected(capsys):
         print("so far", end="")
         raise ZeroDivisionError("on purpose")
 
-    with pytest.raises(RankError, match="rank 0 of 1 raised ZeroDivisionError: on purpose") as caught:
+    with pytest.raises(
+        RankError, match="rank 0 of 1 raised ZeroDivisionError: on purpose"
+    ) as caught:
         launch(train, ranks=1, show=False)
     error = caught.value
     assert capsys.readouterr().out == ""
@@ -132,7 +140,8 @@ def test_an_error_keeps_what_was_collected(capsys):
 
 def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
     script = tmp_path / "train.py"
-    script.write_text(textwrap.dedent("""
+    script.write_text(
+        textwrap.dedent("""
         import torch, torch.distributed as dist
         from course_utils import launch, report, span
 
@@ -151,8 +160,16 @@ def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
             except Exception as error:
                 print(f"{type(error).__name__} {error}\\n", end="")
             dist.destroy_process_group()
-    """))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    """)
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(script),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.stdout.count("total 1.0") == 2, done.stderr
     assert done.stdout.count("CourseError launch was called inside a rank") == 2
@@ -160,7 +177,11 @@ def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
 
 def test_a_script_needs_no_main_guard(tmp_path):
     script = tmp_path / "plain.py"
-    script.write_text("from course_utils import launch\nimport torch.distributed as dist\n"
-                      "def f(): return dist.get_rank()\nprint(launch(f, ranks=2).results)\n")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=600)
+    script.write_text(
+        "from course_utils import launch\nimport torch.distributed as dist\n"
+        "def f(): return dist.get_rank()\nprint(launch(f, ranks=2).results)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=600
+    )
     assert done.stdout == "[0, 1]\n", done.stderr

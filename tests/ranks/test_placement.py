@@ -14,7 +14,9 @@ def have(monkeypatch):
 
     def machine(kind, count):
         here = torch.device(kind) if count else None
-        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: here)
+        monkeypatch.setattr(
+            torch.accelerator, "current_accelerator", lambda check_available=False: here
+        )
         monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
 
     monkeypatch.delenv("COURSE_DEVICE", raising=False)
@@ -39,9 +41,13 @@ def test_mps_has_no_collectives(have):
     assert pick(ranks=1).type == "cpu"
 
 
-@pytest.mark.parametrize(("ranks", "device"), [(2, "cuda:1"), (2, "tpu"), (2, torch.device("cuda", 1)), (3, "cuda")])
+@pytest.mark.parametrize(
+    ("ranks", "device"), [(2, "cuda:1"), (2, "tpu"), (2, torch.device("cuda", 1)), (3, "cuda")]
+)
 def test_a_device_that_ranks_cannot_have(have, ranks, device):
     have("cuda", 2)
-    with pytest.raises(DeviceError, match='"cpu" here, or on "cuda" if they are at most 2, one device each') as caught:
+    with pytest.raises(
+        DeviceError, match='"cpu" here, or on "cuda" if they are at most 2, one device each'
+    ) as caught:
         place(ranks, device)
     assert f'device="{device}"' in str(caught.value)

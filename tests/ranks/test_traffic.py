@@ -43,31 +43,57 @@ def test_every_collective_is_counted():
     results = launch(each_collective, ranks=RANKS, device="cpu", time_limit=30).results
     for rank, traffic in enumerate(results):
         assert traffic.calls == dict.fromkeys(traffic.calls, 1) | {"all-reduce": 2}
-        assert traffic.bytes == {"all-reduce": 320, "all-gather": 160, "reduce-scatter": 160, "broadcast": 160,
-                                 "reduce": 160, "scatter": 160, "gather": 160, "barrier": 0, "send": 40,
-                                 "recv": 40}
-        assert traffic.sent == {"all-reduce": 480, "all-gather": 120, "reduce-scatter": 120, "broadcast": 120,
-                                "reduce": 120, "scatter": 120 if rank == 1 else 0, "gather": 0 if rank == 1 else 40,
-                                "barrier": 0, "send": 40, "recv": 0}
+        assert traffic.bytes == {
+            "all-reduce": 320,
+            "all-gather": 160,
+            "reduce-scatter": 160,
+            "broadcast": 160,
+            "reduce": 160,
+            "scatter": 160,
+            "gather": 160,
+            "barrier": 0,
+            "send": 40,
+            "recv": 40,
+        }
+        assert traffic.sent == {
+            "all-reduce": 480,
+            "all-gather": 120,
+            "reduce-scatter": 120,
+            "broadcast": 120,
+            "reduce": 120,
+            "scatter": 120 if rank == 1 else 0,
+            "gather": 0 if rank == 1 else 40,
+            "barrier": 0,
+            "send": 40,
+            "recv": 0,
+        }
 
 
 def by_torch():
     """What DDP, fully_shard and parallelize_module hand over in one forward and backward."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
     from torch.nn.parallel import DistributedDataParallel
 
     warnings.simplefilter("ignore")
     x = torch.ones(8, 16, requires_grad=True)
 
     def model():
-        return nn.Sequential(nn.Linear(16, 32, bias=False), nn.ReLU(), nn.Linear(32, 16, bias=False))
+        return nn.Sequential(
+            nn.Linear(16, 32, bias=False), nn.ReLU(), nn.Linear(32, 16, bias=False)
+        )
 
     ddp = DistributedDataParallel(model())
     fsdp = fully_shard(model())
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    tensor_parallel = parallelize_module(model(), init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+    tensor_parallel = parallelize_module(
+        model(), init_device_mesh("cpu", (dist.get_world_size(),)), plan
+    )
     counted = []
     for parallel in (ddp, fsdp, tensor_parallel):
         with Traffic() as traffic:
@@ -77,12 +103,16 @@ def by_torch():
 
 
 def test_what_torch_itself_sends_is_counted():
-    for ddp, fsdp, tensor_parallel in launch(by_torch, ranks=RANKS, device="cpu", time_limit=60).results:
+    for ddp, fsdp, tensor_parallel in launch(
+        by_torch, ranks=RANKS, device="cpu", time_limit=60
+    ).results:
         weights = 2 * 16 * 32 * 4
         assert (ddp.calls, ddp.bytes["all-reduce"]) == ({"all-reduce": 1}, weights)
         assert fsdp.calls.keys() == {"all-gather", "reduce-scatter"}
         assert fsdp.bytes["reduce-scatter"] == weights
-        assert tensor_parallel.calls == {"all-reduce": 2}  # of the output forward, of x's gradient backward
+        assert tensor_parallel.calls == {
+            "all-reduce": 2
+        }  # of the output forward, of x's gradient backward
         assert tensor_parallel.bytes == {"all-reduce": 2 * 8 * 16 * 4}
 
 
@@ -110,7 +140,9 @@ def acknowledged():
         total = 0
         for fd in map(int, os.listdir("/proc/self/fd")):
             with contextlib.suppress(OSError, struct.error), socket.socket(fileno=os.dup(fd)) as s:
-                total += struct.unpack_from("Q", s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 120)[0]
+                total += struct.unpack_from(
+                    "Q", s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 120
+                )[0]
         return total
 
     before = -1
@@ -134,6 +166,8 @@ def written(size):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's count is read as Linux tells it")
 def test_an_all_reduce_sends_what_the_kernel_counts():
-    for counted, by_the_kernel in launch(written, 1_000_000, ranks=4, device="cpu", time_limit=600).results:
+    for counted, by_the_kernel in launch(
+        written, 1_000_000, ranks=4, device="cpu", time_limit=600
+    ).results:
         assert counted == 6_000_000
         assert by_the_kernel == pytest.approx(counted, rel=0.02)

@@ -48,7 +48,9 @@ def test_errors_show_the_cells_line_and_none_of_our_frames(notebook) -> None:
     assert "course_utils/" not in answer.shown
 
 
-@pytest.mark.parametrize("program", ["meet() if core_of() else time.sleep(60)", "while True: meet()"])
+@pytest.mark.parametrize(
+    "program", ["meet() if core_of() else time.sleep(60)", "while True: meet()"]
+)
 def test_interrupt(notebook, program: str) -> None:
     request = notebook.send(f"def train():\n    {program}\nxla.launch(train, cores=4)")
     assert eventually(lambda: notebook.ranks() and notebook.ranks()[0].num_threads() > 4)
@@ -66,7 +68,9 @@ def test_restarted_in_mid_run_then_killed() -> None:
     try:
         for end in (kernel.restart, lambda: os.kill(kernel.process.pid, signal.SIGKILL)):
             kernel.run(SETUP)
-            kernel.send("def train():\n    while True: meet()\nxla.launch(train, cores=4, time_limit=None)")
+            kernel.send(
+                "def train():\n    while True: meet()\nxla.launch(train, cores=4, time_limit=None)"
+            )
             assert eventually(lambda: kernel.ranks() and kernel.ranks()[0].num_threads() > 4)
             before = kernel.process.children(recursive=True)
             end()

@@ -53,7 +53,10 @@ def test_devices_prints_and_metrics_by_core(capsys: pytest.CaptureFixture) -> No
 
 def test_arguments_and_closures_travel_by_value_again_and_again() -> None:
     offset = [10]
-    assert (torch.ones(2).to(torch_xla.device()) + 1).tolist() == [2, 2]  # the kernel's own runtime does not matter
+    assert (torch.ones(2).to(torch_xla.device()) + 1).tolist() == [
+        2,
+        2,
+    ]  # the kernel's own runtime does not matter
 
     def add(x: int, *, y: int) -> int:
         offset[0] += ordinals()[0]  # a list of its own on every core, though cores share a process
@@ -72,7 +75,12 @@ def test_what_is_left_on_the_device_comes_back_on_the_cpu(spmd: bool) -> None:
 
     for found in xla.launch(work, torch.ones(1).to(torch_xla.device()), cores=3, spmd=spmd).results:
         ((half, weight),) = found["nested"]
-        assert (found["given"], half.device.type, half.dtype, half.tolist()) == ("cpu", "cpu", torch.bfloat16, [3, 3])
+        assert (found["given"], half.device.type, half.dtype, half.tolist()) == (
+            "cpu",
+            "cpu",
+            torch.bfloat16,
+            [3, 3],
+        )
         assert weight.device.type == "cpu"
         assert found["module"].weight is weight, "what is one tensor there is one here"
         assert found["module"](torch.ones(2)).requires_grad
@@ -83,11 +91,21 @@ def meet() -> float:
 
 
 FAULTS = {
-    "crashes": (lambda: ctypes.string_at(0) if ordinals()[0] == 2 else meet(), (None, "SIGSEGV"),
-                ["the process of the 4 cores crashed (SIGSEGV"]),
-    "is late": (lambda: meet() if ordinals()[0] else time.sleep(60), (None, "SIGABRT"),
-                ["cores 1, 2, 3 wait for the value of a tensor here", "core 0 is here", "time.sleep(60)"]),
-    "raises in SPMD": (lambda: 1 / 0, (0, "ZeroDivisionError"), ["the SPMD program raised ZeroDivisionError"]),
+    "crashes": (
+        lambda: ctypes.string_at(0) if ordinals()[0] == 2 else meet(),
+        (None, "SIGSEGV"),
+        ["the process of the 4 cores crashed (SIGSEGV"],
+    ),
+    "is late": (
+        lambda: meet() if ordinals()[0] else time.sleep(60),
+        (None, "SIGABRT"),
+        ["cores 1, 2, 3 wait for the value of a tensor here", "core 0 is here", "time.sleep(60)"],
+    ),
+    "raises in SPMD": (
+        lambda: 1 / 0,
+        (0, "ZeroDivisionError"),
+        ["the SPMD program raised ZeroDivisionError"],
+    ),
 }
 
 
@@ -133,7 +151,9 @@ assert b"".join(kinds["output"]) == b"hello\\n"
 """
 
 
-@pytest.mark.parametrize("code", [BACKWARD, CHIPS], ids=["a backward on the CPU comes first", "the way of a TPU"])
+@pytest.mark.parametrize(
+    "code", [BACKWARD, CHIPS], ids=["a backward on the CPU comes first", "the way of a TPU"]
+)
 def test_in_a_process_of_its_own(code: str) -> None:
     """The way of a TPU with one core, so that it runs on a CPU: torch_xla's process finds its line to the notebook."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)

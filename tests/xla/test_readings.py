@@ -45,14 +45,21 @@ for _ in range(50):
 def test_counts() -> None:
     """In a process of its own, where nothing of XLA was touched yet."""
     env = os.environ | {"PJRT_DEVICE": "CPU"}
-    done = subprocess.run([sys.executable, "-c", STEPS], env=env, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS], env=env, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 CUTS = {
     "rows": ((8, 6), ("a",), (4,), ("a", None)),
     "both dims, each by an axis": ((8, 6), ("a", "b"), (2, 2), ("b", "a")),
-    "rows that do not divide": ((6, 4), ("a",), (4,), ("a", None)),  # two devices get fewer, or none
+    "rows that do not divide": (
+        (6, 4),
+        ("a",),
+        (4,),
+        ("a", None),
+    ),  # two devices get fewer, or none
     "nothing": ((8,), ("a",), (4,), (None,)),
 }
 
@@ -63,7 +70,11 @@ def cut_tensors():
     for name, (shape, axes, sizes, spec) in CUTS.items():
         x = torch.arange(float(torch.Size(shape).numel())).view(shape).to(torch_xla.device())
         xs.mark_sharding(x, xs.Mesh(np.arange(4), sizes, axes), spec)
-        found[name] = xla.sharding({"x": x}), [s for s, _ in torch_xla._XLAC._get_local_shards([x])[0]], x.cpu()
+        found[name] = (
+            xla.sharding({"x": x}),
+            [s for s, _ in torch_xla._XLAC._get_local_shards([x])[0]],
+            x.cpu(),
+        )
     return found
 
 
@@ -72,7 +83,9 @@ def test_says_what_devices_hold() -> None:
         for [part], shard in zip(held, shards, strict=True):
             assert part.whole == whole.shape
             region = tuple(slice(a, a + n) for a, n in zip(part.start, part.shape, strict=True))
-            mine = tuple(slice(0, n) for n in part.shape)  # a shard is filled up where it does not divide
+            mine = tuple(
+                slice(0, n) for n in part.shape
+            )  # a shard is filled up where it does not divide
             assert torch.equal(shard[mine], whole[region])
 
 
@@ -86,11 +99,17 @@ def several():
     before = xla.counters()
     y = layer(x)
     torch_xla.sync()
-    return (xla.counters() - before).executions, xla.sharding({"bias": layer.bias, "y": y, "wrapped": wrapped})
+    return (xla.counters() - before).executions, xla.sharding(
+        {"bias": layer.bias, "y": y, "wrapped": wrapped}
+    )
 
 
 def test_what_is_whole_what_xla_decided_and_its_runs() -> None:
     runs, held = xla.launch(several, spmd=True, cores=4).results[0]
     assert runs == 1, "on all devices at once"
     follows = Part("y", (2, 8), (0, 6), (2, 2))
-    assert held[3] == [Part("bias", (8,), (0,), (8,)), follows, Part("wrapped", (8, 2), (6, 0), (2, 2))]
+    assert held[3] == [
+        Part("bias", (8,), (0,), (8,)),
+        follows,
+        Part("wrapped", (8, 2), (6, 0), (2, 2)),
+    ]

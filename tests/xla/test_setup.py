@@ -8,7 +8,9 @@ import pytest
 
 from course_utils import CourseError, xla
 
-LAUNCH = sys.modules["course_utils.xla.launch"]  # the module; the package hands out its function of the same name
+LAUNCH = sys.modules[
+    "course_utils.xla.launch"
+]  # the module; the package hands out its function of the same name
 
 
 @pytest.fixture
@@ -32,7 +34,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("call", [xla.setup, lambda: xla.launch(print)])
 def test_the_wrong_kernel(call, kernel) -> None:
     kernel({"torch": "2.13.0"})
-    with pytest.raises(CourseError, match=r"has no torch_xla.*make lab.*Change Kernel.*torch_xla\[tpu\]==2\.9\.0"):
+    with pytest.raises(
+        CourseError, match=r"has no torch_xla.*make lab.*Change Kernel.*torch_xla\[tpu\]==2\.9\.0"
+    ):
         call()
 
 
@@ -53,5 +57,8 @@ def test_virtual_cores_beside_a_tpu(kernel, capsys: pytest.CaptureFixture) -> No
     pytest.importorskip("torch_xla")
     kernel({"torch": "2.9.0", "torch_xla": "2.9.0"}, cores=1)
     xla.setup(device="CPU")
-    assert capsys.readouterr().out == "torch_xla 2.9.0, torch 2.9.0: XLA compiles for this machine's CPU.\n"
+    assert (
+        capsys.readouterr().out
+        == "torch_xla 2.9.0, torch 2.9.0: XLA compiles for this machine's CPU.\n"
+    )
     assert xla.tolerance(1e-4) == pytest.approx(1e-4)

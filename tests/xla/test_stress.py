@@ -51,7 +51,9 @@ def train(*, reads: str, barrier: bool = False, sharded: bool = False) -> None:
             assert "xla:" in str(loss)
     if not sharded:
         mine = torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
-        assert all(torch.equal(mine, theirs) for theirs in xm.mesh_reduce("weights", mine, list)), "replicas differ"
+        assert all(torch.equal(mine, theirs) for theirs in xm.mesh_reduce("weights", mine, list)), (
+            "replicas differ"
+        )
 
 
 def collectives() -> None:
@@ -75,7 +77,9 @@ def collectives() -> None:
 def reads_of_all_kinds() -> None:
     model = models.mlp().to(torch_xla.device())
     for x, _ in batches(3):
-        total = xm.all_reduce(xm.REDUCE_SUM, model(x).detach().pow(2).mean())  # pending, a collective in it
+        total = xm.all_reduce(
+            xm.REDUCE_SUM, model(x).detach().pow(2).mean()
+        )  # pending, a collective in it
         assert total > 0
         assert f"{total:.3f}" != "0.000"
         assert total.to("cpu").item() == total.cpu().item() == float(total) == total.tolist()

@@ -38,8 +38,11 @@ def some_leave_early(n):
 RIGHT = {"shared_sum": [in_blocks, all_gathered]}
 WRONG = {
     "shared_sum": [
-        lambda n: n * (n - 1) // 2, share(lambda n, rank, ranks: range(n), op=dist.ReduceOp.MAX), share(give=float),
-        share(lambda n, rank, ranks: torch.arange(rank, n, ranks).tolist()), some_leave_early,
+        lambda n: n * (n - 1) // 2,
+        share(lambda n, rank, ranks: range(n), op=dist.ReduceOp.MAX),
+        share(give=float),
+        share(lambda n, rank, ranks: torch.arange(rank, n, ranks).tolist()),
+        some_leave_early,
         share(lambda n, rank, ranks: range(0 if rank else n)),
     ],
 }

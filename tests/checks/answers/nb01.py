@@ -19,7 +19,9 @@ def with_parameter(x, device):
 
 def constants_computed_elsewhere(x, device):
     middle = (torch.arange(4.0) + 1).to(device)
-    return torch.einsum("...d,d->...", x.to(device) - middle, (torch.arange(4) * (1 / 3)).to(device))
+    return torch.einsum(
+        "...d,d->...", x.to(device) - middle, (torch.arange(4) * (1 / 3)).to(device)
+    )
 
 
 def one_bug_left(x, device):

@@ -85,11 +85,15 @@ RIGHT = {
 }
 WRONG = {
     "train_step": [
-        lambda *given: step(*given).item(), other_mode, lambda *given: step(*given, update=by_hand),
+        lambda *given: step(*given).item(),
+        other_mode,
+        lambda *given: step(*given, update=by_hand),
         lambda *given: step(*given, device="cpu"),
     ],
     "resume": [
-        restored(shuffled=False), keeps_its_rate, restored(where={"cuda:7": "cpu"}),
+        restored(shuffled=False),
+        keeps_its_rate,
+        restored(where={"cuda:7": "cpu"}),
         restored(after=lambda model: model.eval()),
     ],
 }

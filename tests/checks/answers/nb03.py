@@ -12,7 +12,9 @@ from course_utils.checks.nb03_memory import backward_in_pieces, predict_peak
 def by_module(widths, rows):
     layers = [torch.nn.Linear(a, b, device="meta") for a, b in itertools.pairwise(widths)]
     kept = sum(layer.out_features for layer in layers[:-1]) + 2 * layers[-2].out_features
-    return torch.tensor(12 * sum(p.numel() for layer in layers for p in layer.parameters()) + 4 * rows * kept)
+    return torch.tensor(
+        12 * sum(p.numel() for layer in layers for p in layer.parameters()) + 4 * rows * kept
+    )
 
 
 def with_numpy(widths, rows):
@@ -63,14 +65,20 @@ def also_a_step(model, *given):
     return loss
 
 
-RIGHT = {"predict_peak": [by_module, with_numpy], "backward_in_pieces": [by_index, with_autograd_grad]}
+RIGHT = {
+    "predict_peak": [by_module, with_numpy],
+    "backward_in_pieces": [by_index, with_autograd_grad],
+}
 WRONG = {
     "predict_peak": [
-        lambda widths, rows: predict_peak(widths, rows) + 8 * rows * (max(widths[1:-1]) - widths[-2]),
+        lambda widths, rows: (
+            predict_peak(widths, rows) + 8 * rows * (max(widths[1:-1]) - widths[-2])
+        ),
         lambda widths, rows: predict_peak(widths, rows) - 4 * rows * widths[-2],
     ],
     "backward_in_pieces": [
-        one_backward_at_the_end, also_a_step,
+        one_backward_at_the_end,
+        also_a_step,
         lambda model, loss_of, *given: backward_in_pieces(model, cross_entropy, *given),
         lambda model, *given: backward_in_pieces(model.eval(), *given),
     ],

@@ -7,10 +7,17 @@ from course_utils.checks.nb04_dataparallel import scatter
 
 
 def by_leaf(batch, devices):
-    leaves, spec = _pytree.tree_flatten(batch, is_leaf=lambda value: not isinstance(value, (tuple, list, dict)))
+    leaves, spec = _pytree.tree_flatten(
+        batch, is_leaf=lambda value: not isinstance(value, (tuple, list, dict))
+    )
     columns = [
-        [part.to(d) for part, d in zip(leaf.split(-(-len(leaf) // len(devices))), devices, strict=False)]
-        if torch.is_tensor(leaf) else [leaf] * len(devices) for leaf in leaves
+        [
+            part.to(d)
+            for part, d in zip(leaf.split(-(-len(leaf) // len(devices))), devices, strict=False)
+        ]
+        if torch.is_tensor(leaf)
+        else [leaf] * len(devices)
+        for leaf in leaves
     ]
     return tuple(_pytree.tree_unflatten(row, spec) for row in zip(*columns, strict=False))
 
@@ -22,7 +29,10 @@ def of_tensors(cut, containers=(tuple, list, dict)):
         if isinstance(batch, containers):
             values = batch.values() if isinstance(batch, dict) else batch
             rows = zip(*(scatter(value, devices) for value in values), strict=False)
-            return [dict(zip(batch, row, strict=True)) if isinstance(batch, dict) else type(batch)(row) for row in rows]
+            return [
+                dict(zip(batch, row, strict=True)) if isinstance(batch, dict) else type(batch)(row)
+                for row in rows
+            ]
         return cut(batch, devices) if torch.is_tensor(batch) else [batch] * len(devices)
 
     return scatter
@@ -30,7 +40,10 @@ def of_tensors(cut, containers=(tuple, list, dict)):
 
 def by_rows(batch, devices):
     most = (len(batch) + len(devices) - 1) // len(devices)
-    return [batch[start : start + most].to(devices[start // most]) for start in range(0, len(batch), most)]
+    return [
+        batch[start : start + most].to(devices[start // most])
+        for start in range(0, len(batch), most)
+    ]
 
 
 def in_place(batch, devices):
@@ -52,7 +65,9 @@ def of_outputs(join):
 
 
 def into_an_empty_one(outputs, device):
-    found = torch.zeros(sum(map(len, outputs)), *outputs[0].shape[1:], dtype=outputs[0].dtype, device=device)
+    found = torch.zeros(
+        sum(map(len, outputs)), *outputs[0].shape[1:], dtype=outputs[0].dtype, device=device
+    )
     start = 0
     for output in outputs:
         found[start : start + len(output)] = output.to(device)
@@ -71,17 +86,31 @@ def first_one_changed(outputs, device):
     return found
 
 
-RIGHT = {"scatter": [by_leaf, of_tensors(by_rows)], "gather": [of_outputs(into_an_empty_one), of_outputs(joined)]}
+RIGHT = {
+    "scatter": [by_leaf, of_tensors(by_rows)],
+    "gather": [of_outputs(into_an_empty_one), of_outputs(joined)],
+}
 WRONG = {
     "scatter": [
-        of_tensors(lambda batch, devices: [
-            part.detach().requires_grad_(batch.requires_grad) for part in by_rows(batch, devices)]),
-        of_tensors(by_rows, (tuple, dict)), of_tensors(lambda batch, devices: batch.chunk(len(devices))),
-        of_tensors(lambda batch, devices: [part.to(devices.pop(0)) for part in batch.chunk(len(devices))]), in_place,
+        of_tensors(
+            lambda batch, devices: [
+                part.detach().requires_grad_(batch.requires_grad)
+                for part in by_rows(batch, devices)
+            ]
+        ),
+        of_tensors(by_rows, (tuple, dict)),
+        of_tensors(lambda batch, devices: batch.chunk(len(devices))),
+        of_tensors(
+            lambda batch, devices: [part.to(devices.pop(0)) for part in batch.chunk(len(devices))]
+        ),
+        in_place,
     ],
     "gather": [
-        of_outputs(lambda outputs, device: torch.cat(outputs).to(device)),  # fails where they lie on several devices
+        of_outputs(
+            lambda outputs, device: torch.cat(outputs).to(device)
+        ),  # fails where they lie on several devices
         of_outputs(lambda outputs, device: joined([output.detach() for output in outputs], device)),
-        of_outputs(lambda outputs, device: joined(outputs, device).float()), first_one_changed,
+        of_outputs(lambda outputs, device: joined(outputs, device).float()),
+        first_one_changed,
     ],
 }

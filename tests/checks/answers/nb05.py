@@ -52,7 +52,10 @@ def ring(exchange, cut=torch.Tensor.tensor_split, way=1):
         p = dist.get_world_size()
         rank, chunks = dist.get_rank(), cut(tensor, p)
         for step in range(2 * (p - 1)):
-            leaving, target = chunks[(way * rank - step - 1) % p], chunks[(way * rank - step - 2) % p]
+            leaving, target = (
+                chunks[(way * rank - step - 1) % p],
+                chunks[(way * rank - step - 2) % p],
+            )
             arriving = torch.empty_like(target)
             exchange(leaving, (rank + way) % p, arriving, (rank - way) % p)
             target.copy_(arriving + (target if step < p - 1 else 0))
@@ -91,11 +94,20 @@ def everything_every_time(tensor):
 all_send_first = ring(blocking(lambda: True))
 RIGHT = {
     "mean_over_ranks": [two_calls, with_objects],
-    "ring_all_reduce": [ring(started_first), ring(blocking(lambda: dist.get_rank() == 0), own_slices)],
+    "ring_all_reduce": [
+        ring(started_first),
+        ring(blocking(lambda: dist.get_rank() == 0), own_slices),
+    ],
 }
 WRONG = {
     "mean_over_ranks": [mean_of_means, in_place, nan_without_losses, uneven],
-    "ring_all_reduce": [everything_every_time, ring(started_first, torch.Tensor.chunk), ring(started_first, way=-1),
-                        dist.all_reduce, lambda tensor: ring_all_reduce(tensor.clone()), all_send_first],
+    "ring_all_reduce": [
+        everything_every_time,
+        ring(started_first, torch.Tensor.chunk),
+        ring(started_first, way=-1),
+        dist.all_reduce,
+        lambda tensor: ring_all_reduce(tensor.clone()),
+        all_send_first,
+    ],
 }
 HANGS = {all_send_first, uneven}

@@ -24,7 +24,9 @@ def a_message_each(parameters):
         averaged([p])
 
 
-def hooked(*, which=trained, send=averaged, start=lambda model: model.state_dict().values(), is_last=None):
+def hooked(
+    *, which=trained, send=averaged, start=lambda model: model.state_dict().values(), is_last=None
+):
     """A hand_ddp that calls `send` once as many gradients are ready as there are parameters."""
 
     def hand_ddp(model):
@@ -46,14 +48,20 @@ def hooked(*, which=trained, send=averaged, start=lambda model: model.state_dict
 
 def at_the_end_of_backward(model):
     later = torch.autograd.Variable._execution_engine.queue_callback
-    hooked(which=lambda model: trained(model)[:1], send=lambda _: later(lambda: averaged(trained(model))))(model)
+    hooked(
+        which=lambda model: trained(model)[:1],
+        send=lambda _: later(lambda: averaged(trained(model))),
+    )(model)
 
 
 RIGHT = {
     "hand_ddp": [hooked(), at_the_end_of_backward],
 }
 WRONG = {
-    "hand_ddp": [hooked(start=lambda model: model.parameters()), hooked(send=a_message_each),
-                 hooked(send=lambda parameters: averaged(parameters, ranks=lambda: 1)),
-                 hooked(is_last=lambda mine: all(p.grad is not None for p in mine))],
+    "hand_ddp": [
+        hooked(start=lambda model: model.parameters()),
+        hooked(send=a_message_each),
+        hooked(send=lambda parameters: averaged(parameters, ranks=lambda: 1)),
+        hooked(is_last=lambda mine: all(p.grad is not None for p in mine)),
+    ],
 }

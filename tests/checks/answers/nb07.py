@@ -64,7 +64,11 @@ def the_last_ones_alone(batches):
     return model.module
 
 
-def saved(write=lambda model, path: torch.save(model.module.state_dict(), path), wait=dist.barrier, before=int):
+def saved(
+    write=lambda model, path: torch.save(model.module.state_dict(), path),
+    wait=dist.barrier,
+    before=int,
+):
     """train_and_save: rank 0 writes, all `wait`, then load."""
 
     def train_and_save(batches, path):
@@ -86,14 +90,26 @@ def to_an_open_file(model, path):
 
 
 RIGHT = {
-    "train_uneven": [padded_with_nothing,
-                     uneven(train_on=lambda batches: [batches[i % len(batches)] for i in range(most(batches))])],
-    "train_and_save": [saved(), saved(to_an_open_file, wait=lambda: dist.all_reduce(torch.ones(1, device=pick())))],
+    "train_uneven": [
+        padded_with_nothing,
+        uneven(train_on=lambda batches: [batches[i % len(batches)] for i in range(most(batches))]),
+    ],
+    "train_and_save": [
+        saved(),
+        saved(to_an_open_file, wait=lambda: dist.all_reduce(torch.ones(1, device=pick()))),
+    ],
 }
 WRONG = {
-    "train_uneven": [the_last_ones_alone, uneven(train_on=of_everybody), uneven(lambda model: model.no_sync()),
-                     uneven(train_on=lambda batches: batches[:1])],
-    "train_and_save": [saved(wait=lambda: None), saved(before=dist.barrier, wait=lambda: None),
-                       saved(wait=lambda: time.sleep(3)),
-                       saved(lambda model, path: torch.save(model.state_dict(), path))],
+    "train_uneven": [
+        the_last_ones_alone,
+        uneven(train_on=of_everybody),
+        uneven(lambda model: model.no_sync()),
+        uneven(train_on=lambda batches: batches[:1]),
+    ],
+    "train_and_save": [
+        saved(wait=lambda: None),
+        saved(before=dist.barrier, wait=lambda: None),
+        saved(wait=lambda: time.sleep(3)),
+        saved(lambda model, path: torch.save(model.state_dict(), path)),
+    ],
 }

@@ -16,16 +16,25 @@ def kept_and_cut(parameters, ranks, stage):
 
 
 def exact(parameters, ranks, stage):
-    return sum(Fraction(each, ranks if stage > i else 1) for i, each in enumerate((12, 2, 2))) * Fraction(parameters)
+    return sum(
+        Fraction(each, ranks if stage > i else 1) for i, each in enumerate((12, 2, 2))
+    ) * Fraction(parameters)
 
 
 def whole_parameters_only(parameters, ranks, stage):
-    return zero_bytes(1, 1, 3) * (parameters // ranks) if stage == 3 else zero_bytes(parameters, ranks, stage)
+    return (
+        zero_bytes(1, 1, 3) * (parameters // ranks)
+        if stage == 3
+        else zero_bytes(parameters, ranks, stage)
+    )
 
 
 def by_least(parameters):
     """Owners: the largest first, each to the rank with the least so far."""
-    owners, loads = np.zeros(len(parameters), int), [(0, rank) for rank in range(dist.get_world_size())]
+    owners, loads = (
+        np.zeros(len(parameters), int),
+        [(0, rank) for rank in range(dist.get_world_size())],
+    )
     for i in np.argsort([p.numel() for p in parameters])[::-1]:
         load, owners[i] = heapq.heappop(loads)
         heapq.heappush(loads, (load + parameters[i].numel(), owners[i]))
@@ -65,7 +74,9 @@ def an_optimizer_each(parameters, make):
     """One optimizer for each of its parameters, whose gradients are averaged, and freed, as soon as they are ready."""
     trained = [p for p in parameters if p.requires_grad]
     owners = by_least(trained)
-    optimizers = [make([p]) for p, owner in zip(trained, owners, strict=True) if owner == dist.get_rank()]
+    optimizers = [
+        make([p]) for p, owner in zip(trained, owners, strict=True) if owner == dist.get_rank()
+    ]
 
     def step():
         for optimizer in optimizers:
@@ -80,7 +91,11 @@ def an_optimizer_each(parameters, make):
 
 def in_flat_pieces(parameters, make):
     """As in the notebook."""
-    trained, rank, ranks = [p for p in parameters if p.requires_grad], dist.get_rank(), dist.get_world_size()
+    trained, rank, ranks = (
+        [p for p in parameters if p.requires_grad],
+        dist.get_rank(),
+        dist.get_world_size(),
+    )
     flat = torch.nn.utils.parameters_to_vector(trained).detach()
     pieces = [piece.clone() for piece in flat.tensor_split(ranks)]
     optimizer = make([pieces[rank]])
@@ -102,10 +117,15 @@ RIGHT = {
 }
 WRONG = {
     "zero_bytes": [
-        whole_parameters_only, lambda parameters, ranks, stage: zero_bytes(parameters, ranks, max(stage - 1, 0)),
-        lambda parameters, ranks, stage: None if stage == 3 else zero_bytes(parameters, ranks, stage),
+        whole_parameters_only,
+        lambda parameters, ranks, stage: zero_bytes(parameters, ranks, max(stage - 1, 0)),
+        lambda parameters, ranks, stage: (
+            None if stage == 3 else zero_bytes(parameters, ranks, stage)
+        ),
     ],
     "shard_optimizer": [
-        sharded(make_all=True), sharded(lambda trained: [0] * len(trained)), sharded(average=lambda trained: None),
+        sharded(make_all=True),
+        sharded(lambda trained: [0] * len(trained)),
+        sharded(average=lambda trained: None),
     ],
 }

@@ -44,7 +44,9 @@ def on_meta(make, mesh):
 def assigned(make, draw, mesh):
     model, state = on_meta(make, mesh), {}
     for name, p in model.named_parameters():
-        state[name] = distribute_tensor(draw(name, p.shape).to(pick()), mesh, p.placements, src_data_rank=None)
+        state[name] = distribute_tensor(
+            draw(name, p.shape).to(pick()), mesh, p.placements, src_data_rank=None
+        )
     model.load_state_dict(state, assign=True)
     return model
 
@@ -54,7 +56,13 @@ def own_rows(rows):
     def start(make, draw, mesh):
         model = on_meta(make, mesh).to_empty(device=pick())
         for name, p in model.named_parameters():
-            p.to_local().copy_(rows(draw(name, p.shape), p.to_local(), -(-p.shape[0] // mesh.size()) * dist.get_rank()))
+            p.to_local().copy_(
+                rows(
+                    draw(name, p.shape),
+                    p.to_local(),
+                    -(-p.shape[0] // mesh.size()) * dist.get_rank(),
+                )
+            )
         return model
 
     return start
@@ -80,13 +88,22 @@ def only_dtensors(make, draw, mesh):
 
 
 RIGHT = {
-    "choose_units": [ends_with_the_blocks, units(lambda blocks: by(2)(blocks)[::-1], reshard_after_forward=True)],
-    "start_sharded": [own_rows(lambda whole, part, start: whole[start : start + len(part)]), assigned],
+    "choose_units": [
+        ends_with_the_blocks,
+        units(lambda blocks: by(2)(blocks)[::-1], reshard_after_forward=True),
+    ],
+    "start_sharded": [
+        own_rows(lambda whole, part, start: whole[start : start + len(part)]),
+        assigned,
+    ],
 }
 WRONG = {
     "choose_units": [units(by(1)), units(by(4)), never_synchronised, units(by(2), root=False)],
     "start_sharded": [
-        whole_first, frozen, only_dtensors, own_rows(lambda whole, part, start: whole[: len(part)]),
+        whole_first,
+        frozen,
+        only_dtensors,
+        own_rows(lambda whole, part, start: whole[: len(part)]),
         own_rows(lambda whole, part, start: whole.chunk(dist.get_world_size())[dist.get_rank()]),
     ],
 }

@@ -28,12 +28,18 @@ def uses_up(forward, backward):
 
 def shares_of_each_pass(forward, backward):
     """The mean of two shares is the share of the sum only where the passes last equally long."""
-    return [1 - (f / sum(forward) + b / sum(backward)) / 2 for f, b in zip(forward, backward, strict=True)]
+    return [
+        1 - (f / sum(forward) + b / sum(backward)) / 2
+        for f, b in zip(forward, backward, strict=True)
+    ]
 
 
 def of_all_counts(costs, stages):
     counts = itertools.product(range(1, len(costs) + 1), repeat=stages)
-    return min((way for way in counts if sum(way) == len(costs)), key=lambda way: max(stage_costs(costs, way)))
+    return min(
+        (way for way in counts if sum(way) == len(costs)),
+        key=lambda way: max(stage_costs(costs, way)),
+    )
 
 
 def by_recursion(costs, stages):
@@ -43,7 +49,10 @@ def by_recursion(costs, stages):
             return sum(costs[start:]), [len(costs) - start]
         ends = range(start + 1, len(costs) - stages + 2)
         rests = [(end, *best(end, stages - 1)) for end in ends]
-        return min((max(sum(costs[start:end]), rest), [end - start, *counts]) for end, rest, counts in rests)
+        return min(
+            (max(sum(costs[start:end]), rest), [end - start, *counts])
+            for end, rest, counts in rests
+        )
 
     return np.array(best(0, stages)[1])
 
@@ -53,7 +62,9 @@ def equal_counts(costs, stages):
 
 
 def least_variance(costs, stages):
-    ways = [np.split(costs, cuts) for cuts in itertools.combinations(range(1, len(costs)), stages - 1)]
+    ways = [
+        np.split(costs, cuts) for cuts in itertools.combinations(range(1, len(costs)), stages - 1)
+    ]
     return [len(part) for part in min(ways, key=lambda way: np.var([part.sum() for part in way]))]
 
 
@@ -66,7 +77,11 @@ RIGHT = {"idle_shares": [with_fractions, with_numpy], "balance": [of_all_counts,
 WRONG = {
     "idle_shares": [shares_of_each_pass, uses_up],
     "balance": [
-        sorts_them, least_variance, equal_counts,
-        lambda costs, stages: [0, *[1] * (stages - 2), len(costs) - stages + 2] if stages > 1 else [len(costs)],
+        sorts_them,
+        least_variance,
+        equal_counts,
+        lambda costs, stages: (
+            [0, *[1] * (stages - 2), len(costs) - stages + 2] if stages > 1 else [len(costs)]
+        ),
     ],
 }

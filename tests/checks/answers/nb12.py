@@ -19,7 +19,9 @@ def last_micro_batch_first(rank, ranks, micro_batches):
 
 
 def with_too_many(rank, ranks, micro_batches):
-    return " ".join([f"F{k}" for k in range(ranks - rank)] + [f"B{k}" for k in range(micro_batches)])
+    return " ".join(
+        [f"F{k}" for k in range(ranks - rank)] + [f"B{k}" for k in range(micro_batches)]
+    )
 
 
 def up_to_four_ranks(rank, ranks, micro_batches):
@@ -51,8 +53,12 @@ def late_by(late, tail=iter):
     def write_zero_bubble(rank, ranks, micro_batches):
         words, after = [], late(rank, ranks)
         for word in write_1f1b(rank, ranks, micro_batches).split():
-            words += [word] + [f"W{int(word[1:]) - after}"] * (word[0] == "B" and int(word[1:]) >= after)
-        return " ".join(words + [f"W{k}" for k in tail(range(max(0, micro_batches - after), micro_batches))])
+            words += [word] + [f"W{int(word[1:]) - after}"] * (
+                word[0] == "B" and int(word[1:]) >= after
+            )
+        return " ".join(
+            words + [f"W{k}" for k in tail(range(max(0, micro_batches - after), micro_batches))]
+        )
 
     return write_zero_bubble
 
@@ -62,9 +68,15 @@ RIGHT = {
     "write_zero_bubble": [when_there_is_no_room, late_by(lambda rank, ranks: rank, tail=reversed)],
 }
 WRONG = {
-    "write_1f1b": [up_to_four_ranks, with_too_many, lambda *given: write_1f1b(*given).split(), never_ends],
+    "write_1f1b": [
+        up_to_four_ranks,
+        with_too_many,
+        lambda *given: write_1f1b(*given).split(),
+        never_ends,
+    ],
     "write_zero_bubble": [
-        write_1f1b, late_by(lambda rank, ranks: ranks - 1 - rank),
+        write_1f1b,
+        late_by(lambda rank, ranks: ranks - 1 - rank),
         lambda *given: write_zero_bubble(*given).replace("B0 W0", "W0 B0"),
     ],
 }

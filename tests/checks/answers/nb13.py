@@ -64,7 +64,9 @@ def everybody_computes_all(x, chosen, weights, expert):
 
 
 def more_bytes(x, chosen, weights, expert):
-    dist.all_gather([torch.empty_like(expert[0].weight) for _ in range(dist.get_world_size())], expert[0].weight)
+    dist.all_gather(
+        [torch.empty_like(expert[0].weight) for _ in range(dist.get_world_size())], expert[0].weight
+    )
     return to_experts(x, chosen, weights, expert)
 
 
@@ -78,11 +80,23 @@ def returns_early(x, chosen, weights, expert):
     return to_experts(x, chosen, weights, expert) if len(x) else x * weights.sum()
 
 
-RIGHT = {"merge_outputs": [query_by_query, in_float32], "to_experts": [choice_by_choice, counts_gathered]}
+RIGHT = {
+    "merge_outputs": [query_by_query, in_float32],
+    "to_experts": [choice_by_choice, counts_gathered],
+}
 WRONG = {
-    "merge_outputs": [four_dimensions, in_place, lambda out_a, *more: merge_outputs(out_a.float(), *more),
-                      lambda *given: (merge_outputs(*given)[0], torch.maximum(*given[1::2]))],
-    "to_experts": [lambda x, chosen, weights, expert: to_experts(x, chosen[:, :2], weights[:, :2], expert),
-                   chosen_zeroed, everybody_computes_all, more_bytes, returns_early],
+    "merge_outputs": [
+        four_dimensions,
+        in_place,
+        lambda out_a, *more: merge_outputs(out_a.float(), *more),
+        lambda *given: (merge_outputs(*given)[0], torch.maximum(*given[1::2])),
+    ],
+    "to_experts": [
+        lambda x, chosen, weights, expert: to_experts(x, chosen[:, :2], weights[:, :2], expert),
+        chosen_zeroed,
+        everybody_computes_all,
+        more_bytes,
+        returns_early,
+    ],
 }
 HANGS = {returns_early}

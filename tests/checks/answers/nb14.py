@@ -10,22 +10,35 @@ from course_utils.checks.nb14_choosing_a_strategy import groups
 def by_torch(rank, dp, tp, pp):
     mesh = torch.arange(dp * tp * pp).view(pp, dp, tp)
     s, d, t = (mesh == rank).nonzero()[0]
-    return {"pipeline": mesh[:, d, t], "data": mesh[s, :, t].tolist(), "tensor": mesh[s, d].tolist()}
+    return {
+        "pipeline": mesh[:, d, t],
+        "data": mesh[s, :, t].tolist(),
+        "tensor": mesh[s, d].tolist(),
+    }
 
 
 def by_steps(rank, dp, tp, pp):
     first, start = rank - rank % tp, rank - rank // tp % dp * tp
-    return {"tensor": range(first, first + tp), "data": range(start, start + dp * tp, tp),
-            "pipeline": range(rank % (dp * tp), dp * tp * pp, dp * tp)}
+    return {
+        "tensor": range(first, first + tp),
+        "data": range(start, start + dp * tp, tp),
+        "pipeline": range(rank % (dp * tp), dp * tp * pp, dp * tp),
+    }
 
 
 def each(change):
     """The right groups, with one thing changed in each of them."""
-    return lambda rank, dp, tp, pp: {axis: change(rank, ranks) for axis, ranks in groups(rank, dp, tp, pp).items()}
+    return lambda rank, dp, tp, pp: {
+        axis: change(rank, ranks) for axis, ranks in groups(rank, dp, tp, pp).items()
+    }
 
 
 def of_eight(rank, dp, tp, pp):
-    return {"tensor": sorted([rank, rank ^ 1]), "data": sorted([rank, rank ^ 2]), "pipeline": sorted([rank, rank ^ 4])}
+    return {
+        "tensor": sorted([rank, rank ^ 1]),
+        "data": sorted([rank, rank ^ 2]),
+        "pipeline": sorted([rank, rank ^ 4]),
+    }
 
 
 def costs(model, cluster, devices, batch):
@@ -37,7 +50,11 @@ def total(cost):
 
 
 def by_minimum(model, cluster, devices, batch, most_sent):
-    able = (c for c in costs(model, cluster, devices, batch) if c.total <= cluster.memory and total(c) <= most_sent)
+    able = (
+        c
+        for c in costs(model, cluster, devices, batch)
+        if c.total <= cluster.memory and total(c) <= most_sent
+    )
     return planner.Plan(**vars(min(able, key=lambda c: c.step).plan))
 
 
@@ -50,7 +67,9 @@ def first_that(keeps):
     """The plan of the first that fits and keeps to this budget."""
 
     def within_budget(model, cluster, devices, batch, most_sent):
-        return next(c.plan for c in costs(model, cluster, devices, batch) if c.fits and keeps(c, most_sent))
+        return next(
+            c.plan for c in costs(model, cluster, devices, batch) if c.fits and keeps(c, most_sent)
+        )
 
     return within_budget
 
@@ -60,15 +79,22 @@ def sends_least(model, cluster, devices, batch, most_sent):
 
 
 def fastest_that_sends_little(model, cluster, devices, batch, most_sent):
-    return min(costs(model, cluster, devices, batch), key=lambda c: (total(c) > most_sent, c.step)).plan
+    return min(
+        costs(model, cluster, devices, batch), key=lambda c: (total(c) > most_sent, c.step)
+    ).plan
 
 
 RIGHT = {"groups": [by_torch, by_steps], "within_budget": [by_minimum, by_numpy_index]}
 WRONG = {
-    "groups": [of_eight, each(lambda rank, ranks: [float(r) for r in ranks]),
-               each(lambda rank, ranks: sorted(ranks, key=lambda r: r != rank))],
+    "groups": [
+        of_eight,
+        each(lambda rank, ranks: [float(r) for r in ranks]),
+        each(lambda rank, ranks: sorted(ranks, key=lambda r: r != rank)),
+    ],
     "within_budget": [
-        sends_least, first_that(lambda c, most: total(c) < most), fastest_that_sends_little,
+        sends_least,
+        first_that(lambda c, most: total(c) < most),
+        fastest_that_sends_little,
         first_that(lambda c, most: total(c) <= most and not c.plan.recompute),
     ],
 }

@@ -12,7 +12,10 @@ def filled(lines, to):
 
 
 def masked_mean(lines, table, to):
-    ids, real = filled(lines, to).to(table.device), filled([torch.ones(len(x)) for x in lines], to).to(table.device)
+    ids, real = (
+        filled(lines, to).to(table.device),
+        filled([torch.ones(len(x)) for x in lines], to).to(table.device),
+    )
     return torch.einsum("nl,nlw->nw", real, table[ids]) / real.sum(1, keepdim=True)
 
 
@@ -32,7 +35,9 @@ def line_by_line(size):
 
 
 def by_one_hot(lines, table):
-    counts = torch.stack([torch.bincount(line, minlength=len(table)).float() / len(line) for line in lines])
+    counts = torch.stack(
+        [torch.bincount(line, minlength=len(table)).float() / len(line) for line in lines]
+    )
     return counts.to(table.device) @ table
 
 
@@ -76,14 +81,21 @@ def used_up(step, batches):
 
 RIGHT = {
     "remove_recompiles": [
-        by_one_hot, line_by_line(lambda length: next(size for size in (16, 32, 64) if length <= size)),
+        by_one_hot,
+        line_by_line(lambda length: next(size for size in (16, 32, 64) if length <= size)),
     ],
     "read_once": [with_a_context, collected(lambda losses: torch.stack(losses).cpu().numpy())],
 }
 WRONG = {
     "remove_recompiles": [
-        up_to_the_longest, in_place, lambda lines, table: remove_recompiles(lines, table.cpu()).to(table.device),
+        up_to_the_longest,
+        in_place,
+        lambda lines, table: remove_recompiles(lines, table.cpu()).to(table.device),
     ],
-    "read_once": [lambda step, batches: [step(x, y).item() for x, y in batches], collected(list), used_up],
+    "read_once": [
+        lambda step, batches: [step(x, y).item() for x, y in batches],
+        collected(list),
+        used_up,
+    ],
 }
 NEEDS_XLA = {*RIGHT}

@@ -60,5 +60,11 @@ def replica(step=mean, batches=dealt, seed=0, core=None, back=lambda model: mode
 
 
 RIGHT = {"train_replica": [replica(by_hand, strided), replica(back=lambda model: model.cpu())]}
-WRONG = {"train_replica": [replica(core=0), replica(summed), replica(back=lambda model: model.state_dict())]}
+WRONG = {
+    "train_replica": [
+        replica(core=0),
+        replica(summed),
+        replica(back=lambda model: model.state_dict()),
+    ]
+}
 NEEDS_XLA = {*RIGHT}

@@ -35,8 +35,12 @@ def a_mesh_of_its_own(mlp, x, mesh):
 
 
 RIGHT = {"shard_mlp": [by_spec, marked((0, None), (1, None), (1,), (None, 1), (None,))]}
-WRONG = {"shard_mlp": [
-    a_mesh_of_its_own, marked(x=None), marked(up=(None, "model"), down=("model", None)),  # as they are multiplied
-    marked(("model", None), ("data", None), ("data",), (None, "data")),
-]}
+WRONG = {
+    "shard_mlp": [
+        a_mesh_of_its_own,
+        marked(x=None),
+        marked(up=(None, "model"), down=("model", None)),  # as they are multiplied
+        marked(("model", None), ("data", None), ("data",), (None, "data")),
+    ]
+}
 NEEDS_XLA = {*RIGHT}

@@ -46,8 +46,12 @@ def own_accuracy(combine):
     def on_validation_epoch_end(self):
         self.log("accuracy", combine(self.count))
 
-    return changed(**{step.__name__: step for step in (
-        on_validation_epoch_start, validation_step, on_validation_epoch_end)})
+    return changed(
+        **{
+            step.__name__: step
+            for step in (on_validation_epoch_start, validation_step, on_validation_epoch_end)
+        }
+    )
 
 
 def over_ranks(counts):
@@ -72,11 +76,17 @@ def by_hand(model, lr, steps):
             self.lr_schedulers().step()
 
         def validation_step(self, batch, index):
-            self.log("accuracy", (self.network(batch[0]).argmax(1) == batch[1]).float().mean(), sync_dist=True)
+            self.log(
+                "accuracy",
+                (self.network(batch[0]).argmax(1) == batch[1]).float().mean(),
+                sync_dist=True,
+            )
 
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.parameters(), lr=lr, momentum=0.9)
-            return [optimizer], [LambdaLR(optimizer, lambda step: 1 - 0.9 * min(step, steps) / steps)]
+            return [optimizer], [
+                LambdaLR(optimizer, lambda step: 1 - 0.9 * min(step, steps) / steps)
+            ]
 
     return Module()
 
@@ -95,7 +105,8 @@ WRONG = {
         lambda *given: max(1, steps_per_epoch(*given)),
     ],
     "port_the_loop": [
-        changed(training_step=not_returned), lambda model, lr, steps: model,
+        changed(training_step=not_returned),
+        lambda model, lr, steps: model,
         lambda model, lr, steps: port_the_loop(copy.deepcopy(model), lr, steps),
     ],
 }

@@ -37,8 +37,14 @@ def survivor(save=beside, load=torch.load, rank=0, off=0, name="last.pt", each=1
                 loss.backward()
                 optimizer.step()
                 if (step + 1) % each == 0:
-                    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": step + 1}
-                    dist.all_gather_object(everyones := [None] * dist.get_world_size(), torch.get_rng_state())
+                    state = {
+                        "model": model.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                        "done": step + 1,
+                    }
+                    dist.all_gather_object(
+                        everyones := [None] * dist.get_world_size(), torch.get_rng_state()
+                    )
                     state["random"] = everyones
                     if rank in (None, dist.get_rank()):
                         save(state, last)
@@ -56,7 +62,9 @@ def with_dcp(model, optimizer, sampler, loader, epochs, folder):
 
     if complete := sorted(folder.glob("*/.metadata")):
         dcp.load(saved := state(0), checkpoint_id=complete[-1].parent)
-        set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
+        set_state_dict(
+            model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"]
+        )
         done, random = saved["done"], saved[name]
     for epoch in range(done // len(loader), epochs):
         sampler.set_epoch(epoch)
@@ -86,11 +94,22 @@ def removed_before(state, path):
     new.rename(path)
 
 
-RIGHT = {"survive": [
-    with_dcp,
-    survivor(last_of_many, lambda path: pickle.loads((path.parent / path.read_text()).read_bytes()), rank=1),
-]}
-WRONG = {"survive": [
-    survivor(torch.save), survivor(removed_before), survivor(rank=None, name="{}.pt"), survivor(each=5),
-    survivor(off=-1),
-]}
+RIGHT = {
+    "survive": [
+        with_dcp,
+        survivor(
+            last_of_many,
+            lambda path: pickle.loads((path.parent / path.read_text()).read_bytes()),
+            rank=1,
+        ),
+    ]
+}
+WRONG = {
+    "survive": [
+        survivor(torch.save),
+        survivor(removed_before),
+        survivor(rank=None, name="{}.pt"),
+        survivor(each=5),
+        survivor(off=-1),
+    ]
+}

@@ -57,7 +57,9 @@ def without_ddp(dataset, steps):
         cases.step(model, SGD(model.parameters(), lr=0.1), *next(batches))
 
 
-def pieces(scale=lambda part, rows, count: part / rows, *, clear=True, together=False, over=lambda x: 1):
+def pieces(
+    scale=lambda part, rows, count: part / rows, *, clear=True, together=False, over=lambda x: 1
+):
     def train_large(model, optimizer, x, y, count):
         if clear:
             optimizer.zero_grad()
@@ -112,37 +114,69 @@ def joined(batches):
 
 
 RIGHT = {
-    "name_abc": [names("ABC", "a straggler", "DATA-STALL", "Unbalanced_Pipeline"),
-                 names("ABC", "slow rank", "slow loader", "pipeline imbalance")],
+    "name_abc": [
+        names("ABC", "a straggler", "DATA-STALL", "Unbalanced_Pipeline"),
+        names("ABC", "slow rank", "slow loader", "pipeline imbalance"),
+    ],
     "name_others": [
-        names("DEFGH", "Loss scale", "missing `set_epoch`", "the silent rank", "memory leak", "rounding"),
-        names("DEFGH", "wrong loss-scale.", "set_epoch", "dead rank", "graph kept", "updates rounded away")],
+        names(
+            "DEFGH",
+            "Loss scale",
+            "missing `set_epoch`",
+            "the silent rank",
+            "memory leak",
+            "rounding",
+        ),
+        names(
+            "DEFGH",
+            "wrong loss-scale.",
+            "set_epoch",
+            "dead rank",
+            "graph kept",
+            "updates rounded away",
+        ),
+    ],
     "train_archive": [reading(by_a_thread), reading(with_workers)],
     "cut_layers": [
         lambda layers, ranks: tuple(len(part) for part in np.array_split(range(layers), ranks)),
-        lambda layers, ranks: torch.tensor([layers * (r + 1) // ranks - layers * r // ranks for r in range(ranks)]),
+        lambda layers, ranks: torch.tensor(
+            [layers * (r + 1) // ranks - layers * r // ranks for r in range(ranks)]
+        ),
     ],
     "train_large": [pieces(lambda part, rows, count: part, over=len), pieces()],
     "train_noisy": [joined, noisy(zero_for_a_broken_batch)],
 }
 WRONG = {
     "name_abc": [names("ABC", "stragler"), names("AB", "straggler", "data stall"), names("ABC", 3)],
-    "name_others": [names("DEF", "wrong loss scale", "no set_epoch", "silent rank"),
-                    names("DEFGH", "wrong loss scale", "no set_epoch", "silent rank", "graph kept", "graph kept")],
+    "name_others": [
+        names("DEF", "wrong loss scale", "no set_epoch", "silent rank"),
+        names(
+            "DEFGH", "wrong loss scale", "no set_epoch", "silent rank", "graph kept", "graph kept"
+        ),
+    ],
     "train_archive": [
-        reading(the_first_batch_again), without_ddp,
+        reading(the_first_batch_again),
+        without_ddp,
         reading(lambda dataset, sampler: [*DataLoader(dataset, 16, sampler=sampler)]),
-        reading(with_workers, sampler=None), reading(with_workers, fewer=1),
+        reading(with_workers, sampler=None),
+        reading(with_workers, fewer=1),
     ],
     "cut_layers": [
-        lambda layers, ranks: [layers // ranks] * ranks, lambda layers, ranks: layers // ranks,
-        lambda layers, ranks: [-(-layers // ranks)] * (ranks - 1) + [layers - (ranks - 1) * -(-layers // ranks)],
+        lambda layers, ranks: [layers // ranks] * ranks,
+        lambda layers, ranks: layers // ranks,
+        lambda layers, ranks: (
+            [-(-layers // ranks)] * (ranks - 1) + [layers - (ranks - 1) * -(-layers // ranks)]
+        ),
     ],
     "train_large": [
-        pieces(lambda part, rows, count: 1 / count), pieces(together=True), pieces(clear=False),
+        pieces(lambda part, rows, count: 1 / count),
+        pieces(together=True),
+        pieces(clear=False),
     ],
     "train_noisy": [
-        cases.train_noisy, noisy(lambda model, x, y: cross_entropy(model(x), y)), noisy(lambda model, x, y: None),
+        cases.train_noisy,
+        noisy(lambda model, x, y: cross_entropy(model(x), y)),
+        noisy(lambda model, x, y: None),
         noisy(lambda model, x, y: cross_entropy(model(x.nan_to_num()), y)),
     ],
 }

@@ -17,4 +17,6 @@ def test_scores_are_those_of_the_formula():
 def test_move_is_torchs_tree_map():
     Pair = namedtuple("Pair", "x y")
     batch = {"a": [Pair(torch.ones(2), "text"), ()], "b": (torch.ones(1, dtype=torch.int8), None)}
-    assert str(move(batch, "meta")) == str(tree_map(lambda v: v.to("meta") if torch.is_tensor(v) else v, batch))
+    assert str(move(batch, "meta")) == str(
+        tree_map(lambda v: v.to("meta") if torch.is_tensor(v) else v, batch)
+    )

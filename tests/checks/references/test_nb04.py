@@ -20,7 +20,12 @@ def test_gather_is_the_way_back_from_scatter():
 @pytest.mark.gpus
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs or more")
 def test_both_are_torchs_own():
-    devices, batch = ["cuda:0", "cuda:1"], (torch.randn(11, 3, device="cuda"), {"y": [torch.arange(11, device="cuda")]})
+    devices, batch = (
+        ["cuda:0", "cuda:1"],
+        (torch.randn(11, 3, device="cuda"), {"y": [torch.arange(11, device="cuda")]}),
+    )
     ours, theirs = scatter(batch, devices), parallel.scatter(batch, [0, 1])
     torch.testing.assert_close(ours, list(theirs))
-    torch.testing.assert_close(gather([x for x, _ in ours], "cuda:0"), parallel.gather([x for x, _ in theirs], 0))
+    torch.testing.assert_close(
+        gather([x for x, _ in ours], "cuda:0"), parallel.gather([x for x, _ in theirs], 0)
+    )

@@ -10,7 +10,12 @@ from course_utils.checks.nb08_sharding import shard_optimizer, zero_bytes
 
 def test_zero_bytes_is_the_papers_figure():
     """Rajbhandari et al., 2020, figure 1: 7.5 billion parameters on 64 devices."""
-    assert [round(zero_bytes(7.5e9, 64, stage) / 1e9, 1) for stage in range(4)] == [120.0, 31.4, 16.6, 1.9]
+    assert [round(zero_bytes(7.5e9, 64, stage) / 1e9, 1) for stage in range(4)] == [
+        120.0,
+        31.4,
+        16.6,
+        1.9,
+    ]
 
 
 def trained(case, whole):
@@ -18,7 +23,11 @@ def trained(case, whole):
     model = nb08.layers(sizes)
     forward = DDP(model) if whole else model
     parameters = [*model.parameters()]
-    step = make([p for p in parameters if p.requires_grad]).step if whole else shard_optimizer(parameters, make)
+    step = (
+        make([p for p in parameters if p.requires_grad]).step
+        if whole
+        else shard_optimizer(parameters, make)
+    )
     for number in range(4):
         nb08.backward(forward, sizes[0], number)
         step()
@@ -27,5 +36,7 @@ def trained(case, whole):
 
 def test_shard_optimizer_trains_as_ddp_with_the_whole_optimizer():
     for case in nb08.CASES:
-        ours, expected = (launch(trained, case, whole, ranks=3, show=False).results for whole in (False, True))
+        ours, expected = (
+            launch(trained, case, whole, ranks=3, show=False).results for whole in (False, True)
+        )
         torch.testing.assert_close(ours, expected)

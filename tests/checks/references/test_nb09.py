@@ -21,13 +21,18 @@ def gradients_apart():
 
 
 def test_units_have_the_gradient_of_one_process():
-    assert max(launch(gradients_apart, ranks=2, device="cpu", show=False, time_limit=600).results) < 1e-5
+    assert (
+        max(launch(gradients_apart, ranks=2, device="cpu", show=False, time_limit=600).results)
+        < 1e-5
+    )
 
 
 def outputs():
     plain, x = make(), torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
     plain.load_state_dict({name: draw(name, p.shape) for name, p in plain.named_parameters()})
-    return start_sharded(make, draw, dist.init_device_mesh("cpu", (dist.get_world_size(),)))(x), plain(x)
+    return start_sharded(make, draw, dist.init_device_mesh("cpu", (dist.get_world_size(),)))(
+        x
+    ), plain(x)
 
 
 def test_a_sharded_start_gives_what_one_process_gives():

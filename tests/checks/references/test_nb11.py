@@ -22,13 +22,17 @@ def both(layer, part):
     whole = filled(copy.deepcopy(layer)).double()
     expected = outputs_and_gradients(whole, whole, x.double())
     got = outputs_and_gradients(lambda x: part(x, filled(layer)), layer, x.clone())
-    for grad in got[2:-1]:  # on each rank its part, zeros elsewhere; the last bias is whole on every rank
+    for grad in got[
+        2:-1
+    ]:  # on each rank its part, zeros elsewhere; the last bias is whole on every rank
         dist.all_reduce(grad)
     return got, expected
 
 
 def close(*task):
-    for got, expected in launch(both, *task, ranks=2, device="cpu", show=False, time_limit=600).results:
+    for got, expected in launch(
+        both, *task, ranks=2, device="cpu", show=False, time_limit=600
+    ).results:
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4, check_dtype=False)
 
 

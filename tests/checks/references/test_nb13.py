@@ -9,9 +9,14 @@ from course_utils.checks import nb13_sequences_and_experts as nb13
 def test_merged_parts_are_attention_over_all_keys():
     for _, *case, dtype, tol in nb13.PARTS:
         parts = nb13.two_parts(*case)
-        scores, values = (torch.cat(both, dim) for both, dim in zip(zip(*parts, strict=True), (-1, -2), strict=True))
+        scores, values = (
+            torch.cat(both, dim)
+            for both, dim in zip(zip(*parts, strict=True), (-1, -2), strict=True)
+        )
         given = [tensor.to(dtype) for part in parts for tensor in nb13.attention(*part)]
-        for found, whole in zip(nb13.merge_outputs(*given), nb13.attention(scores, values), strict=True):
+        for found, whole in zip(
+            nb13.merge_outputs(*given), nb13.attention(scores, values), strict=True
+        ):
             torch.testing.assert_close(found.double(), whole, atol=tol, rtol=tol)
 
 
@@ -31,9 +36,17 @@ def test_experts_are_those_of_one_process():
         for rank in range(3):
             x, chosen, weights = nb13.tokens_of(rank, chosen_by[rank])
             each = torch.stack([expert(x) for expert in experts], dim=1)  # (T, experts, D)
-            y = each.gather(1, chosen[..., None].expand(-1, -1, x.shape[1])).mul(weights[..., None]).sum(1)
+            y = (
+                each.gather(1, chosen[..., None].expand(-1, -1, x.shape[1]))
+                .mul(weights[..., None])
+                .sum(1)
+            )
             loss = loss + y.square().sum()
             expected.append([y, x, weights, experts[rank][0].weight])
         loss.backward()
-        for found, (y, *leaves) in zip(launch(on_a_rank, chosen_by, ranks=3).results, expected, strict=True):
-            torch.testing.assert_close(found, [y.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)])
+        for found, (y, *leaves) in zip(
+            launch(on_a_rank, chosen_by, ranks=3).results, expected, strict=True
+        ):
+            torch.testing.assert_close(
+                found, [y.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)]
+            )

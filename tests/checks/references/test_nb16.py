@@ -22,6 +22,10 @@ def test_train_replica_is_one_process():
             optimizer.zero_grad()
             cross_entropy(model(x), y).backward()
             optimizer.step()
-    replicas = xla.launch(lambda: [*train_replica(dataset, 2).parameters()], cores=2, show=False).results
+    replicas = xla.launch(
+        lambda: [*train_replica(dataset, 2).parameters()], cores=2, show=False
+    ).results
     for replica in replicas:
-        torch.testing.assert_close(parameters_to_vector(replica), parameters_to_vector(model.parameters()))
+        torch.testing.assert_close(
+            parameters_to_vector(replica), parameters_to_vector(model.parameters())
+        )

@@ -19,7 +19,10 @@ def sharded():
     import torch_xla.distributed.spmd as xs
 
     mesh, device = xs.Mesh(np.arange(4), (2, 2), ("data", "model")), torch_xla.device()
-    network, x = filled(MLP(WIDTH)).to(device), torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH).to(device)
+    network, x = (
+        filled(MLP(WIDTH)).to(device),
+        torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH).to(device),
+    )
     shard_mlp(network, x, mesh)
     held = xla.sharding({"x": x} | dict(network.named_parameters()))
     output = network(x)
@@ -33,7 +36,14 @@ def test_shard_mlp_is_the_network_in_parts():
     expected = network(torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH))
     expected.square().sum().backward()
     torch.testing.assert_close(output, expected.detach(), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(gradients, [p.grad for p in network.parameters()], atol=1e-4, rtol=1e-4)
-    shapes = {"x": (8, WIDTH), "up.weight": (2 * WIDTH, WIDTH), "up.bias": (2 * WIDTH,),
-              "down.weight": (WIDTH, 2 * WIDTH), "down.bias": (WIDTH,)}
+    torch.testing.assert_close(
+        gradients, [p.grad for p in network.parameters()], atol=1e-4, rtol=1e-4
+    )
+    shapes = {
+        "x": (8, WIDTH),
+        "up.weight": (2 * WIDTH, WIDTH),
+        "up.bias": (2 * WIDTH,),
+        "down.weight": (WIDTH, 2 * WIDTH),
+        "down.bias": (WIDTH,),
+    }
     assert [{part.name: part.shape for part in parts} for parts in held] == [shapes] * 4

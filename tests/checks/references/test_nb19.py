@@ -28,7 +28,9 @@ def train(answer, folder, kill_after):
     dataset = TensorDataset(torch.arange(60.0).reshape(20, 3) / 60, torch.arange(20) % 2)
     sampler = DistributedSampler(dataset)
     loader = DataLoader(dataset, 3, sampler=sampler)
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 9), nn.Dropout(), nn.Linear(9, 2)))
+    model = nn.parallel.DistributedDataParallel(
+        nn.Sequential(nn.Linear(3, 9), nn.Dropout(), nn.Linear(9, 2))
+    )
     optimizer, steps = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9), []
 
     def killed(*_):
