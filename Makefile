@@ -1,5 +1,6 @@
 # make lab      open the course in JupyterLab; the first time .venv is built before, and .venv-xla behind it
-# make test     ruff, the tests, and every notebook from top to bottom; make test-all: and the slow tests, browser and site
+# make test     ruff, types, the tests, and every notebook from top to bottom; make test-all: and the slow tests, browser and site
+# make report   run every notebook here and write what happened to build/report.md; ONLY="05 06" runs some
 # make browser  what a reader does in JupyterLab's page; make site: the course as web pages, in build/site
 # make env      only build both; make course: only .venv; make clean: remove them, and caches
 #
@@ -31,6 +32,12 @@ cuda = $(if $(filter 1,$(CPU)),,$(filter 0,$(CPU))$(wildcard /dev/nvidiactl /usr
 # With an NVIDIA driver the Lightning notebook trains on GPUs from .venv, too: 23 MB more.
 lightning = $(shell sed -n 's/^\(lightning==[0-9.]*\).*/\1/p' requirements-xla.txt)
 
+# On a host with TPUs ranks use them through TorchTPU, in the release that was tried. Kernels do not load it by themselves:
+# a process that has loaded it opens the TPU at a backward pass or a seed, and no other process can have it then.
+tpu = $(wildcard /dev/accel0 /dev/vfio/0)
+torch_tpu := torch_tpu==0.2.0
+export TORCH_DEVICE_BACKEND_AUTOLOAD = 0
+
 # One make at a time builds an environment. macOS has no flock, and nothing is built behind JupyterLab there.
 alone = $(if $(LINUX),flock -n $1 true || echo "Another make is building $2; this one waits."; flock $1)
 # In a session of its own, because Ctrl-C is JupyterLab's, and until the process of this shell ends, which becomes it.
@@ -47,7 +54,7 @@ endef
 
 .venv/ready: requirements.txt
 	@$(if $(python),,echo "The course needs Python 3.11 to 3.14: PYTHON=/path/to/python3.13 names one." >&2; exit 1)
-	$(call install,$(python),$(if $(LINUX),--no-compile $(if $(cuda),$(lightning),$(cpu_build))))
+	$(call install,$(python),$(if $(LINUX),--no-compile $(if $(cuda),$(lightning),$(cpu_build))) $(if $(tpu),$(torch_tpu)))
 	@cp -R tools/jupyter .venv/share/ && touch $@
 
 # Byte code, torch's first: pip would make it on one core, before anybody may start.
@@ -57,7 +64,7 @@ endef
 
 .venv-xla/ready: requirements-xla.txt | .venv/ready
 	$(call install,$(xla_python),$(if $(filter 0,$(CPU)),,$(cpu_build)) \
-		$(if $(wildcard /dev/accel0 /dev/vfio/0),'torch_xla[tpu]'))
+		$(if $(tpu),'torch_xla[tpu]'))
 	@touch $@ && echo "PyTorch/XLA is ready."
 
 # One that was moved, or whose Python is gone, is built again.
@@ -95,13 +102,13 @@ ON_XLA = $(shell grep -l '"name": "xla"' notebooks/*.ipynb)
 NOTEBOOKS = $(filter-out $(if $(XLA_THERE),,$(ON_XLA)),$(wildcard notebooks/*.ipynb))
 # The tests that leave themselves out where torch_xla or Lightning is missing, and launch with that environment's torch.
 XLA_TESTS = tests/ranks/test_launch.py $(shell grep -rlE 'importorskip."(torch_xla|lightning)' --include 'test_*.py' tests)
-# What tests measure does not go to the reader's own board.
-test test-all slow browser: export COURSE_BOARD = 0
 # Threads that wait for each other soon give up their core: where others use it, a small step is three times as fast.
 test test-all slow: export GOMP_SPINCOUNT = 1000
 test: env
 	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/ty check
 	$(BIN)/python $(TESTS) tests
 	$(BIN)/python $(NBVAL) -n 2 $(filter $(FIRST),$(NOTEBOOKS)) $(filter-out $(FIRST) $(ALONE),$(NOTEBOOKS))
 	$(if $(XLA_THERE),$(BIN)/python $(NBVAL) $(filter $(ALONE),$(NOTEBOOKS)))
@@ -121,9 +128,12 @@ browser: course
 	$(BIN)/python -m pip install -q -c requirements.txt -r tests/browser/requirements.txt && \
 	$(BIN)/python -m pytest tests/browser
 
-# Outputs are made on a machine at rest: execute.py refuses on another, and a run that contradicts its notebook's claims.
+# Outputs are made on an idle machine: execute.py refuses on another, and a run that contradicts its notebook's claims.
 notebooks: env
 	$(BIN)/python tools/execute.py $(if $(ONLY),$(ONLY:%=notebooks/%.ipynb),$(sort $(wildcard notebooks/*.ipynb)))
+# What the notebooks do here, for whoever has GPUs or TPUs that we lack; their files stay as they are.
+report: env
+	$(BIN)/python benchmarks/report.py $(ONLY)
 site: course
 	@$(BIN)/python -m pip install -q -c requirements.txt -r docs/requirements.txt
 	$(BIN)/python -m sphinx -q -W --keep-going -E -c docs . build/site
@@ -134,4 +144,4 @@ clean:
 	rm -rf .venv .venv-xla build *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help course env lab test test-all slow browser notebooks site badges clean
+.PHONY: help course env lab test test-all slow browser notebooks report site badges clean

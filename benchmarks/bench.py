@@ -1,4 +1,4 @@
-"""What the benchmarks share: a live Jupyter kernel to measure in, memory of a process tree, Markdown tables."""
+"""What the benchmarks share: a live Jupyter kernel, memory of a process tree, Markdown tables."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ LIMIT = 60.0  # seconds after which a cell hangs
 
 
 class Kernel:
-    """A fresh kernel of this Python, as a notebook would use it; a context manager, so that it ends."""
+    """A fresh kernel of this Python, as a notebook would use it; `with` ends it."""
 
     def __init__(self, folder: str) -> None:
-        self._manager, self._client = start_new_kernel(
-            cwd=folder, env=dict(os.environ) | {"COURSE_BOARD": "0"}
-        )
+        self._manager, self._client = start_new_kernel(cwd=folder)
         self.pid = self._manager.provisioner.process.pid
 
     def __enter__(self) -> Kernel:
@@ -37,12 +35,13 @@ class Kernel:
                 process.kill()
 
     def value(self, expression: str = "None", *, code: str = "") -> Any:
-        """Run a cell, then evaluate an expression, whose value is a literal; raise what the cell raised."""
-        asked = {
-            "output_hook": lambda _: None,
-            "user_expressions": {"value": f"repr({expression})"},
-        }
-        reply = self._client.execute_interactive(code, timeout=LIMIT, **asked)
+        """Run a cell, then evaluate an expression, a literal; raise what they raise."""
+        reply = self._client.execute_interactive(
+            code,
+            timeout=LIMIT,
+            output_hook=lambda _: None,
+            user_expressions={"value": f"repr({expression})"},
+        )
         _raise(reply["content"])
         value = reply["content"]["user_expressions"]["value"]
         _raise(value)
@@ -53,10 +52,10 @@ class Kernel:
         sent = self._client.execute(code, allow_stdin=False)
 
         def finish() -> None:
-            while (reply := self._client.get_shell_msg(timeout=LIMIT))["parent_header"][
-                "msg_id"
-            ] != sent:
-                pass
+            while True:
+                reply = self._client.get_shell_msg(timeout=LIMIT)
+                if reply["parent_header"]["msg_id"] == sent:
+                    break
             _raise(reply["content"])
 
         return finish
@@ -76,7 +75,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def memory(pid: int) -> float:
-    """Proportional set size of a process and its descendants, MB; where there is none (macOS), each one's own pages."""
+    """Proportional set size of a process and its descendants, MB; on macOS each one's own pages."""
     total = 0
     for process in tree(pid):
         with suppress(psutil.Error):
@@ -88,7 +87,7 @@ def memory(pid: int) -> float:
 def options(text: str, *, repeat: int) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=text.strip().splitlines()[0])
     parser.add_argument(
-        "only", nargs="*", help="for notebooks.py: the numbers of some, for example 05 06"
+        "only", nargs="*", help="for report.py: the numbers of some, for example 05 06"
     )
     parser.add_argument(
         "--quick", action="store_true", help="once and short; its numbers say nothing"
@@ -114,7 +113,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def middle(values: Iterable[float]) -> str:
-    """The median and, of three values or more, the lower and upper quartile: a reader sees the noise."""
+    """The median and, of three values or more, the quartiles, which show the noise."""
     values = [round(value, 4) for value in values]
     if len(values) < 3:
         return f"{statistics.median(values):.3g}"

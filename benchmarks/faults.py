@@ -63,7 +63,9 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def stopped(folder: str, number: signal.Signals) -> tuple[float, float]:
-    """A signal to the kernel in mid-run: seconds until the cell answers, and from then until no process is left."""
+    """A signal to the kernel in mid-run: seconds until the cell answers, and from then until no
+    process is left.
+    """
     with Kernel(folder) as kernel:
         kernel.value(code=SETUP)
         finish = kernel.begin("launch(fault, 'waits', ranks=4, device='cpu')")
@@ -89,20 +91,16 @@ def main() -> None:
             kernel.value(code=SETUP)
             for what, own in FAULTS.items():
                 limit = own if what == "misses a collective" else 600
-                answers, left = [], []
+                answers = []
+                left = []
                 for _ in range(args.repeat):
                     answers.append(kernel.value(f"seconds({what!r}, {limit})") - own)
                     left.append(until_gone(ranks_of(kernel)))
                 rows.append((f"a rank {what}", middle(answers), middle(left)))
         for what, number in (("interrupted", signal.SIGINT), ("killed", signal.SIGKILL)):
             answers, left = zip(*(stopped(folder, number) for _ in range(args.repeat)), strict=True)
-            rows.append(
-                (
-                    f"the kernel is {what}",
-                    "-" if math.isnan(answers[0]) else middle(answers),
-                    middle(left),
-                )
-            )
+            answered = "-" if math.isnan(answers[0]) else middle(answers)
+            rows.append((f"the kernel is {what}", answered, middle(left)))
     print(table(["", "the cell answers, s", "nothing is left, s later"], rows))
 
 

@@ -1,9 +1,10 @@
 """From a cell to a value back from 4 ranks: `launch` and its peers, each in a fresh Jupyter kernel.
 
-*First* is the first launch of a kernel that has imported torch, *later* the median of the following ones; *with DDP* a
-later one in which the function builds a DistributedDataParallel model and takes 3 steps of AdamW; *steps/s* is the rate
-of 300 such steps. Memory is PSS while all ranks wait. The kernels of all ways take turns. A kernel *hung* when a
-cell had not ended after a minute; a way whose kernels all hung has no row.
+*First* is the first launch of a kernel that has imported torch, *later* the median of the following
+ones; *with DDP* a later one in which the function builds a DistributedDataParallel model and takes
+3 steps of AdamW; *steps/s* is the rate of 300 such steps. Memory is PSS while all ranks wait. The
+kernels of all ways take turns. A kernel *hung* when a cell had not ended after a minute; a way
+whose kernels all hung has no row.
 """
 
 import glob
@@ -19,7 +20,7 @@ from bench import LIMIT, Kernel, machine, memory, middle, options, table
 
 RANKS = 4
 
-# The first cell of every kernel, and the head of the script that torchrun gets. FOLDER is put before it.
+# The first cell of every kernel, and the head of torchrun's script. FOLDER is put before it.
 FUNCTIONS = """
 import os, socket, sys, time
 import torch
@@ -102,8 +103,9 @@ def start(function):
     "`torchrun` on a written script": """
 import subprocess
 def start(function):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    subprocess.run([*command, f"{FOLDER}/script.py", function.__name__], check=True, capture_output=True)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, f"--nproc-per-node={RANKS}", f"{FOLDER}/script.py", function.__name__]
+    subprocess.run(command, check=True, capture_output=True)
     return values()
 """,
 }
@@ -116,15 +118,14 @@ def measure(cell: str, later: int) -> dict[str, float]:
         Path(folder, "script.py").write_text(f"{functions}\nwith_group(eval(sys.argv[1]))\n")
         with Kernel(folder) as kernel:
             kernel.value(code=functions + cell)
-            time.sleep(
-                10 if "warm_up" in cell else 0
-            )  # the time that a reader reads the first cells
+            if "warm_up" in cell:
+                time.sleep(10)  # in which a reader reads the first cells
             found = {"first": kernel.value("seconds(all_reduce)")}
-            found["later"] = statistics.median(
-                kernel.value("seconds(all_reduce)") for _ in range(later)
-            )
+            times = [kernel.value("seconds(all_reduce)") for _ in range(later)]
+            found["later"] = statistics.median(times)
             kernel.value("seconds(ddp)")  # the first one may fill caches on disk
-            found["ddp"] = statistics.median(kernel.value("seconds(ddp)") for _ in range(later))
+            times = [kernel.value("seconds(ddp)") for _ in range(later)]
+            found["ddp"] = statistics.median(times)
             found["rate"] = kernel.value("start(rate)[0]")
             before = memory(kernel.pid)
             finish = kernel.begin("start(hold)")
@@ -149,29 +150,14 @@ def main() -> None:
         for name, cell in there.items():
             with suppress(TimeoutError, Empty):  # a peer that forks may stand still for ever
                 found[name].append(measure(cell, 1 if args.quick else 5))
-    rows = [
-        [
-            name,
-            *(middle(one[what] for one in kernels) for what in kernels[0]),
-            args.repeat - len(kernels),
-        ]
-        for name, kernels in found.items()
-        if kernels
-    ]
-    print(
-        table(
-            [
-                "",
-                "first, s",
-                "later, s",
-                "with DDP, s",
-                "steps/s",
-                "ranks add, MB",
-                "kernels that hung",
-            ],
-            rows,
-        )
-    )
+
+    rows = []
+    for name, kernels in found.items():
+        if kernels:
+            measured = [middle(one[what] for one in kernels) for what in kernels[0]]
+            rows.append([name, *measured, args.repeat - len(kernels)])
+    header = ["", "first, s", "later, s", "with DDP, s", "steps/s", "ranks add, MB"]
+    print(table([*header, "kernels that hung"], rows))
 
 
 if __name__ == "__main__":

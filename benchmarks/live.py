@@ -1,8 +1,9 @@
-"""What a live plot takes: training with and without it, on 4 ranks and in a plain loop, in one Jupyter kernel.
+"""What a live plot takes: training with and without it, on 4 ranks and in a plain loop, in one
+Jupyter kernel.
 
-The ways take turns, and each turn is compared with the bare one beside it. The share of a core is the CPU time of the
-kernel's process beyond a bare turn's: receiving and drawing. The last picture, a PNG, is drawn when training is over
-and counted by itself.
+The ways take turns, and each turn is compared with the bare one beside it. The share of a core is
+the CPU time of the kernel's process beyond a bare turn's: receiving and drawing. The last picture,
+a PNG, is drawn when training is over and counted by itself.
 """
 
 import tempfile
@@ -19,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 warm_up()
-torch.set_num_threads(1)  # with more, what else runs on the machine decides the rate of so small a step
+torch.set_num_threads(1)  # with more, other programs decide the rate of so small a step
 
 class Timed(LivePlot):
     last = 0.0  # seconds of CPU for the PNG
@@ -102,40 +103,29 @@ ALONE = {
 def main() -> None:
     args = options(__doc__, repeat=12)
     seconds = 0.5 if args.quick else 3.0
-    print(
-        f"Turns of {seconds:g} s, {args.repeat} of each; medians (lower to upper quartile). {machine()}\n"
-    )
-    rows, last = [], []
+    what = f"Turns of {seconds:g} s, {args.repeat} of each; medians (lower to upper quartile)."
+    print(f"{what} {machine()}\n")
+    rows = []
+    last = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, Kernel(folder) as kernel:
         kernel.value(code=CELL)
         for function, ways in (("on_ranks", ON_RANKS), ("alone", ALONE)):
             turns = []
             for turn in range(-1, args.repeat):  # the first one imports things
                 order = [*ways][:: 1 if turn % 2 else -1]
-                turns.append(
-                    {way: kernel.value(f"{function}({seconds}, {way!r})") for way in order}
-                )
+                call = f"{function}({seconds}, {{!r}})"
+                turns.append({way: kernel.value(call.format(way)) for way in order})
             for way, name in ways.items():
                 rates = [turn[way][0] / turn["bare"][0] for turn in turns[1:]]
                 if function == "on_ranks":
                     shares = [100 * (turn[way][1] - turn["bare"][1]) for turn in turns[1:]]
                 else:
                     shares = [100 * (1 - turn["bare"][1] / turn[way][1]) for turn in turns[1:]]
-                rows.append(
-                    [
-                        name,
-                        middle(turn[way][0] for turn in turns[1:]),
-                        middle(rates),
-                        middle(shares),
-                    ]
-                )
+                steps = middle(turn[way][0] for turn in turns[1:])
+                rows.append([name, steps, middle(rates), middle(shares)])
             last += [turn["live"][2] for turn in turns[1:]]
-    print(
-        table(
-            ["", "steps/s", "relative, turn by turn", "kernel's share of a core, beyond bare, %"],
-            rows,
-        )
-    )
+    share = "kernel's share of a core, beyond bare, %"
+    print(table(["", "steps/s", "relative, turn by turn", share], rows))
     print(f"\nThe last picture took {middle(last)} s of CPU.")
 
 

@@ -1,8 +1,10 @@
-"""Helpers for the course *From one device to many*: ranks from a notebook cell, live plots, timelines, checks.
+"""Helpers for the course *From one device to many*: ranks from a notebook cell, live plots,
+timelines, checks.
 
-Importing it imports no torch, starts nothing and touches no device. From the bottom up: `errors`, `style`, `timeline`,
-`schedules`, `planner`, `machine`, `pictures`, `ranks`, `lessons`, `export`, `xla`, `lightning`, `checks`; each one's
-first lines say what it is for, and a module imports only from those below it.
+Importing it imports no torch, starts nothing and touches no device. From the bottom up: `errors`,
+`style`, `timeline`, `schedules`, `planner`, `machine`, `pictures`, `ranks`, `lessons`, `export`,
+`xla`, `lightning`, `checks`; each one's first lines say what it is for, and a module imports only
+from those below it.
 """
 
 from . import checks as check
@@ -10,7 +12,6 @@ from . import pictures, style, xla
 from .errors import CourseError, DeviceError, RankError
 from .export import export
 from .machine import Device, Machine, discover, pick
-from .pictures.board import my_board
 from .pictures.knobs import knobs
 from .pictures.live import LivePlot, live
 from .ranks import Run, Traffic, launch, report, span, warm_up
@@ -33,7 +34,6 @@ __all__ = [
     "knobs",
     "launch",
     "live",
-    "my_board",
     "pick",
     "pictures",
     "report",

@@ -1,4 +1,4 @@
-"""The errors a learner can meet, shown with the cell and the line where they came up, and without our own frames."""
+"""The errors a learner can meet, shown with the cell's line and without our own frames."""
 
 import linecache
 import sys
@@ -13,11 +13,10 @@ NOT_THEIRS = ("<", PACKAGE, sysconfig.get_paths()["stdlib"])
 
 
 class CourseError(Exception):
-    """Base of all errors of `course_utils`; a notebook shows its message and the cell's line, without our frames."""
+    """Base of all errors of `course_utils`, which a notebook shows by `in_words`."""
 
-    def _render_traceback_(
-        self,
-    ) -> list[str]:  # IPython's hook for exceptions that know how to be shown
+    # IPython's hook for exceptions that know how to be shown
+    def _render_traceback_(self) -> list[str]:
         return in_words(self, self)
 
 
@@ -32,33 +31,44 @@ class RankError(CourseError):
         rank: the rank that failed first, or None when several ranks never finished.
         cause: the name of what happened: an exception's class, a signal, "TimeLimit", "Exit".
         traceback: the rank's own traceback, "" when it did not raise.
-        said: the message without the advice to whoever called `launch`.
         run: the `Run` with what was collected until then: metrics, output, timeline.
+        facts: what the message is made of: `course_utils.ranks.failures.Facts`.
     """
 
     def __init__(
-        self, said: str, *, rank: int | None, cause: str, traceback: str, run: Any, advice: str = ""
+        self,
+        said: list[str],
+        *,
+        rank: int | None,
+        cause: str,
+        traceback: str,
+        run: Any,
+        facts: Any,
     ) -> None:
-        super().__init__("\n".join(filter(None, [said, advice])))
-        self.said, self.rank, self.cause, self.traceback, self.run = (
-            said,
-            rank,
-            cause,
-            traceback,
-            run,
-        )
+        super().__init__("\n".join(filter(None, said)))
+        self.rank = rank
+        self.cause = cause
+        self.traceback = traceback
+        self.run = run
+        self.facts = facts
 
 
 def in_words(error: BaseException, message: object) -> list[str]:
-    """What a notebook shows of an error: its kind and message, and the cell's line, without our frames."""
+    """What a notebook shows of an error: its kind and message, and the cell's line."""
     said = f"{type(error).__name__}: {message}"
-    frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
-    cells = [place(frame) for frame in frames if cell_name(frame[0])]
+    frames = frames_of(error)
+    cells = [location(frame) for frame in frames if cell_name(frame[0])]
     return [said] if "  Cell" in said else [said, *cells[-1:]]
 
 
+def frames_of(error: BaseException) -> list[Frame]:
+    """Where an exception passed, outermost first."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
+
+
 def cell_name(file: str) -> str | None:
-    """`Cell In[7]` for the file name under which IPython compiled a cell; None for any other file."""
+    """`Cell In[7]` for the name of a file that IPython made of a cell; None for any other."""
     if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
         count = getattr(shell.compile, "_filename_map", {}).get(file)
         if count is not None:
@@ -66,18 +76,21 @@ def cell_name(file: str) -> str | None:
     return "Cell" if "/ipykernel_" in file or file.startswith("<ipython-input") else None
 
 
-def place(frame: Frame) -> str:
+def location(frame: Frame) -> str:
     """`Cell In[7], line 4, in train` and the source line under it."""
     file, line, function = frame
     where = cell_name(file) or Path(file).name
-    function = "" if function == "<module>" else f", in {function}"
+    text = f"  {where}, line {line}"
+    if function != "<module>":
+        text += f", in {function}"
     source = linecache.getline(file, line).strip()
-    return f"  {where}, line {line}{function}" + (f"\n      {source}" if source else "")
+    return f"{text}\n      {source}" if source else text
 
 
 def own_frames(frames: list[Frame]) -> list[Frame]:
-    """The frames a learner wrote: those in cells, else those outside of installed packages; outermost first."""
-    cells = [f for f in frames if cell_name(f[0])]
-    return cells or [
-        f for f in frames if "site-packages" not in f[0] and not f[0].startswith(NOT_THEIRS)
-    ]
+    """The frames a learner wrote, outermost first: in cells, else outside of packages."""
+    cells = [frame for frame in frames if cell_name(frame[0])]
+    if cells:
+        return cells
+    others = [frame for frame in frames if "site-packages" not in frame[0]]
+    return [frame for frame in others if not frame[0].startswith(NOT_THEIRS)]

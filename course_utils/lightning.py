@@ -1,8 +1,9 @@
 """What the course adds to Lightning 2.6.6: live plots, and cores for `accelerator="tpu"`.
 
-Lightning forks the notebook's process into cores, which must not have used XLA before, and expects no threads. So
-`use_cores` replaces its launcher's one method: the trainer travels by value to `xla.launch`, and what comes back is
-what Lightning brings back itself: state, metrics and weights of the first core.
+Lightning forks the notebook's process into cores, which must not have used XLA before, and expects
+no threads. So `use_cores` replaces its launcher's one method: the trainer travels by value to
+`xla.launch`, and what comes back is what Lightning brings back itself: state, metrics and weights
+of the first core.
 """
 
 import logging
@@ -22,24 +23,30 @@ from .pictures.live import LivePlot
 from .ranks.report import report
 from .xla.launch import VIRTUAL_CORES, launch
 
-CHATTER = (
-    "LeafSpec|does not have many workers|smaller than the logging interval|The `srun` command is available|"
-    "[TG]PU available but not used|Using `DistributedSampler` with the dataloaders"
+NOTICES = (
+    "LeafSpec",
+    "does not have many workers",
+    "smaller than the logging interval",
+    "The `srun` command is available",
+    "[TG]PU available but not used",
+    "Using `DistributedSampler` with the dataloaders",
 )
 
 
 def quiet() -> None:
-    """Lightning's notices and hints are left out; its warnings about mistakes, and its errors, stay."""
+    """Leave out Lightning's notices and hints, not its errors and warnings about mistakes."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", f".*({CHATTER})")
+    for notice in NOTICES:
+        warnings.filterwarnings("ignore", f".*{notice}")
 
 
 class LiveCallback(Callback):
-    """Give what the module logs at each step to a `LivePlot`: `Trainer(callbacks=[LiveCallback(plot)])`.
+    """Give what the module logs at each step to a `LivePlot`.
 
-    What ranks and cores log goes to the plot of the launch by `report`. A value on an accelerator is read one step
-    late: then it is computed, and neither device nor host waits for the other.
+    Hand it to `Trainer(callbacks=[LiveCallback(plot)])`. What ranks and cores log goes to the plot
+    of the launch by `report`. A value on an accelerator is read one step late: then it is computed,
+    and neither device nor host waits for the other.
     """
 
     def __init__(self, plot: LivePlot | None = None) -> None:
@@ -68,10 +75,8 @@ class LiveCallback(Callback):
             self.plot.close()
 
     def _news(self, trainer: Trainer) -> dict[str, Any]:
-        before, self._known = (
-            self._known,
-            dict(trainer.callback_metrics),
-        )  # an epoch's stay until they are replaced
+        # an epoch's stay until they are replaced
+        before, self._known = self._known, dict(trainer.callback_metrics)
         return {name: value for name, value in self._known.items() if value is not before.get(name)}
 
     def _send(self) -> None:
@@ -83,13 +88,14 @@ class LiveCallback(Callback):
 
 
 def use_cores() -> int:
-    """Let `Trainer(accelerator="tpu")` find cores here, a TPU's or eight virtual ones, and start them by `xla.launch`,
-    on a TPU, too, so that live plots, prints and errors arrive by core; how many there are.
+    """Let `Trainer(accelerator="tpu")` find cores here, a TPU's or eight virtual ones.
+
+    They are started by `xla.launch`, on a TPU, too, so that live plots, prints and errors arrive by
+    core. Returns how many there are.
     """
     quiet()
-    if (
-        os.environ.get("PJRT_DEVICE") != "TPU"
-    ):  # also beside a TPU that xla.setup(device="CPU") leaves alone
+    # Virtual ones also beside a TPU that xla.setup(device="CPU") leaves alone.
+    if os.environ.get("PJRT_DEVICE") != "TPU":
         XLAAccelerator.is_available = staticmethod(lambda: True)
         XLAAccelerator.auto_device_count = staticmethod(lambda: VIRTUAL_CORES)
     _XLALauncher.launch = _launch
@@ -99,18 +105,12 @@ def use_cores() -> int:
 def _launch(
     launcher: _XLALauncher, function: Callable, *args: Any, trainer: Trainer, **kwargs: Any
 ) -> Any:
-    """Stands in for `_XLALauncher.launch`: run `function` on all cores, return what the first one returned."""
+    """Stands in for `_XLALauncher.launch`: runs `function` on all cores, returns the first's."""
     plots = [callback.plot for callback in trainer.callbacks if isinstance(callback, LiveCallback)]
-    output = launch(
-        _on_a_core,
-        launcher,
-        trainer,
-        function,
-        args,
-        kwargs,
-        cores=launcher._strategy.num_processes,
-        live=plots[0] if plots else None,
-    ).results[0]
+    cores = launcher._strategy.num_processes
+    live = plots[0] if plots else None
+    task = launcher, trainer, function, args, kwargs
+    output = launch(_on_a_core, *task, cores=cores, live=live).results[0]
     launcher._recover_results_in_main_process(output, trainer)
     return output.trainer_results
 
@@ -120,11 +120,11 @@ def _on_a_core(
 ) -> Any:
     """What Lightning's `_wrapping_function` does on each core."""
     quiet()
-    # The rank is kept in one place for the whole process, and cores may share it: so whoever looks asks its own thread.
-    rank_zero_only.rank = core = _MyRank()
-    XLAStrategy.setup_distributed = lambda strategy: (
-        None
-    )  # would set it to the number of whichever core came last
+    # The process has one variable for the rank, and cores may share the process: so whoever reads
+    # it asks its own thread. Lightning would set it to the number of the core that came last.
+    core = _MyRank()
+    rank_zero_only.rank = core
+    XLAStrategy.setup_distributed = lambda strategy: None
     output = launcher._collect_rank_zero_results(trainer, function(*args, **kwargs))
     return move_data_to_device(output, "cpu") if core == 0 else None
 

@@ -1,12 +1,14 @@
 """How things look and read: colours by role and by rank, numbers with their units.
 
-One palette for light and dark pages: every colour keeps 3:1 or more on white and on #111. Text follows the page's own
-colour, except in a PNG, and never takes a series' colour: that takes a mark beside it.
+One palette for light and dark pages: every colour keeps 3:1 or more on white and on #111. Text
+follows the page's own colour, except in a PNG, and never takes a series' colour: that takes a mark
+beside it.
 """
 
 import html
 import math
 import re
+from typing import Any
 
 ROLE = {
     "data": "#C060A8",
@@ -18,26 +20,23 @@ ROLE = {
     "other": "#8A7A00",
 }  # the colour of each kind of work in a timeline
 RANK = ("#0072B2", "#D55E00", "#009E73", "#C060A8", "#8A7A00", "#8A63D2", "#808080", "#00899B")
-DASH = (
-    "",
-    "7 3",
-    "2 2.5",
-    "9 3 2 3",
-)  # of each rank (SVG units), from rank 4 on again: colour is never the only cue
-GREY = "#797979"  # text and axes of a PNG, which cannot follow the page: 4.3:1 on white and #111, the most there can be
+# Dashes of each rank (SVG units), from rank 4 on again: colour is never the only cue.
+DASH = ("", "7 3", "2 2.5", "9 3 2 3")
+# Text and axes of a PNG, which cannot follow the page: 4.3:1, the most there can be on both pages.
+GREY = "#797979"
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
 TEXT, SMALL = 12, 11  # font sizes in px
 WIDTH = 760  # a figure's full width in px
 GRID, AXIS, QUIET = 0.14, 0.5, 0.75  # opacities over currentColor
-BOX = (
-    f"max-width:{WIDTH}px;font:{TEXT}px {FONT};padding:4px 8px"  # what a picture in HTML stands in
-)
+# The style of the box that a picture in HTML stands in.
+BOX = f"max-width:{WIDTH}px;font:{TEXT}px {FONT};padding:4px 8px"
 
 _WORDS = {
     "data": "data load loader batch fetch",
     "forward": "forward loss",
     "backward": "backward",
-    "communication": "communication all-to-all reduce gather scatter broadcast send recv receive barrier",
+    "communication": "communication all-to-all reduce gather scatter broadcast "
+    "send recv receive barrier",
     "optimizer": "optimizer step update",
     "idle": "idle wait waiting bubble",
 }
@@ -45,7 +44,7 @@ _ROLE_OF = {word: role for role, words in _WORDS.items() for word in words.split
 
 
 def role_of(name: str) -> str:
-    """Role of a span by its name: the first word that is known ("all-reduce bucket 2" -> "communication")."""
+    """Role of a span, by the first word that is known ("all-reduce 2" -> "communication")."""
     words = re.findall("all-to-all|[a-z]+", name.lower().replace("_", "-"))
     return next((_ROLE_OF[word] for word in words if word in _ROLE_OF), "other")
 
@@ -66,8 +65,15 @@ def ink(color: str) -> str:
 
 
 def alt(text: str) -> str:
-    """SVG and HTML attributes that make an element one picture with this text for screen readers."""
+    """Attributes that make an SVG or HTML element one picture with this text for screen readers."""
     return f'role="img" aria-label="{html.escape(text, quote=True)}"'
+
+
+def as_float(value: Any) -> float:
+    """A number of Python, NumPy or torch as a float; what is none raises in its own words."""
+    if hasattr(value, "item"):  # float(tensor) would warn of its gradient
+        value = value.item()
+    return float(value)
 
 
 def number(value: float) -> str:
@@ -81,17 +87,20 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if size >= 999.5 else f"{value:.3g}"
 
 
+def plural(number: float, noun: str) -> str:
+    """`1 core`, `1.5 cores`."""
+    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
+
+
 def duration(seconds: float, digits: int = 3) -> str:
     """Seconds as one reads them: 0.0124 -> "12.4 ms", 45 -> "45 s", 750 -> "12.5 min"."""
     if seconds < 1:
         return f"{_rounded(1000 * seconds, digits)} ms"
     if seconds < 90:
         return f"{_rounded(seconds, digits)} s"
-    return (
-        f"{_rounded(seconds / 60, digits)} min"
-        if seconds < 5400
-        else f"{_rounded(seconds / 3600, digits)} h"
-    )
+    if seconds < 5400:
+        return f"{_rounded(seconds / 60, digits)} min"
+    return f"{_rounded(seconds / 3600, digits)} h"
 
 
 def size(count: float) -> str:

@@ -1,4 +1,4 @@
-"""The site: this course's notebooks as they are committed, its API and its glossary. `make site` builds it, offline."""
+"""The site: the committed notebooks, the API and a glossary. `make site` builds it, offline."""
 
 import sys
 from pathlib import Path
@@ -23,7 +23,7 @@ html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
 
-# The outputs are those of the repository; controls need a kernel, and nothing is loaded from elsewhere.
+# The outputs are the committed ones. Controls need a kernel; nothing is loaded from elsewhere.
 nb_execution_mode = "off"
 nb_ipywidgets_js = {}
 nb_output_stderr = "show"

@@ -1,4 +1,4 @@
-"""What the site's pages have beyond their files: the glossary's terms, and links that lead somewhere on the site."""
+"""What the site adds to its files: the glossary's terms, and links that stay on the site."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-TERM = re.compile(
-    r"\*\*([^*:]+)\*\*: (.+?)(?=\s*\*\*|\n\n|\Z)", re.DOTALL
-)  # "**Rank**: one process of …"
+# "**Rank**: one process of …"
+TERM = re.compile(r"\*\*([^*:]+)\*\*: (.+?)(?=\s*\*\*|\n\n|\Z)", re.DOTALL)
 LINK = re.compile(r"(?<!!)\[([^\]\[]+)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 BADGES = re.compile(r"<!-- badges -->.*?<!-- /badges -->\n*", re.DOTALL)
 
@@ -44,16 +43,12 @@ def glossary() -> str:
     """The terms that the notebooks' recaps define, each with the notebook it is from."""
     terms = []
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        cells = [
-            cell
-            for cell in json.loads(path.read_text())["cells"]
-            if cell["cell_type"] == "markdown"
-        ]
-        title = re.match(r"# (.*)", "".join(cells[0]["source"]))[1]
-        recap = "".join("".join(cell["source"]) for cell in cells[-2:]).partition("## Recap")[2]
+        cells = json.loads(path.read_text())["cells"]
+        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+        title = re.match(r"# (.*)", texts[0])[1]
+        recap = "".join(texts[-2:]).partition("## Recap")[2]
         for term, meaning in TERM.findall(recap):
-            terms.append(
-                (term, f"{' '.join(meaning.split())} ([{title}](../notebooks/{path.name}))")
-            )
+            words = " ".join(meaning.split())
+            terms.append((term, f"{words} ([{title}](../notebooks/{path.name}))"))
     terms.sort(key=lambda term: term[0].lower())
     return "\n".join(f"**{term}**\n: {meaning}\n" for term, meaning in terms)

@@ -1,16 +1,11 @@
-"""For all tests: no board is written to, torch_xla is set up first, one kernel serves all tests that only use it."""
+"""For all tests: torch_xla is set up first, and one kernel serves all tests that only use it."""
 
-import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
 
 from .kernel import SETUP, Kernel
-
-os.environ["COURSE_BOARD"] = (
-    "0"  # kernels that tests start leave the board of whoever runs them alone
-)
 
 
 def pytest_sessionstart() -> None:
@@ -24,7 +19,7 @@ def pytest_sessionstart() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share the kernel run in one worker (`--dist loadgroup`)."""
     for item in items:
-        if "kernel" in item.fixturenames:
+        if isinstance(item, pytest.Function) and "kernel" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("kernel"))
 
 
@@ -37,7 +32,7 @@ def the_kernel() -> Iterator[Kernel]:
 
 @pytest.fixture
 def kernel(the_kernel: Kernel) -> Iterator[Kernel]:
-    """The session's kernel, without other tests' names; whatever a test did, nothing is left and a launch works."""
+    """The session's, without other tests' names; after a test nothing is left, a launch works."""
     the_kernel.run("%reset -f")
     the_kernel.run(SETUP)
     yield the_kernel

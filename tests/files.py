@@ -1,4 +1,4 @@
-"""Files as `/proc`, `/sys` and `/dev` would have them, for tests that read a folder in their place."""
+"""Files as `/proc`, `/sys` and `/dev` have them, for tests that read a folder in their place."""
 
 from pathlib import Path
 

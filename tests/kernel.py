@@ -1,9 +1,10 @@
-"""A real Jupyter kernel for tests: run cells in it, interrupt it, kill it, and see which processes it left."""
+"""A real Jupyter kernel for tests: run cells in it, interrupt it, kill it, see what it left."""
 
 import queue
 import re
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 from jupyter_client.manager import KernelManager
@@ -52,7 +53,8 @@ class Kernel:
 
     @property
     def process(self) -> psutil.Process:
-        return psutil.Process(self.manager.provisioner.pid)
+        provisioner: Any = self.manager.provisioner
+        return psutil.Process(provisioner.pid)
 
     def send(self, code: str) -> str:
         return self.client.execute(code, store_history=self.history)
@@ -66,9 +68,8 @@ class Kernel:
             try:
                 message = self.client.get_iopub_msg(timeout=600)
             except queue.Empty:
-                raise TimeoutError(
-                    f"nothing came from the cell for 600 s; it printed: {answer.text[-2000:]}"
-                ) from None
+                said = f"nothing came for 600 s; the cell printed: {answer.text[-2000:]}"
+                raise TimeoutError(said) from None
             if message["parent_header"].get("msg_id") != request:
                 continue
             kind, content = message["msg_type"], message["content"]
@@ -77,28 +78,24 @@ class Kernel:
             elif kind in ("display_data", "update_display_data", "execute_result"):
                 answer.displays.append(content["data"])
             elif kind == "error":
-                answer.error, answer.traceback = content["ename"], "\n".join(content["traceback"])
+                answer.error = content["ename"]
+                answer.traceback = "\n".join(content["traceback"])
             elif kind == "status" and content["execution_state"] == "idle":
                 return answer
 
     def server(self) -> psutil.Process | None:
         """The server that ranks are forked from."""
-        children = self.process.children()
-        return next(
-            (
-                child
-                for child in children
-                if "multiprocessing.forkserver" in " ".join(child.cmdline())
-            ),
-            None,
-        )
+        for child in self.process.children():
+            if "multiprocessing.forkserver" in " ".join(child.cmdline()):
+                return child
+        return None
 
     def ranks(self) -> list[psutil.Process]:
         server = self.server()
         return server.children() if server else []
 
     def assert_usable(self, launch: str) -> None:
-        """Whatever went before, nothing is left of it, and this launch, a cell that raises when it is wrong, works."""
+        """Nothing is left of what went before, and a launch works: a cell that raises if wrong."""
         assert eventually(lambda: not self.ranks()), "ranks or cores were left behind"
         answer = self.run(launch)
         assert answer.error is None, answer.traceback
@@ -109,7 +106,7 @@ class Kernel:
 
 
 def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Wait until all these processes have ended; those that have not when `eventually` is at its end."""
+    """Wait for the end of all these processes; those that do not end in time."""
     eventually(lambda: not any(map(_is_alive, processes)))
     return [*filter(_is_alive, processes)]
 

@@ -1,4 +1,6 @@
-"""The seconds of each notebook, at the end of a run of nbval: `pytest -p tests.seconds notebooks/*.ipynb`."""
+"""The seconds of each notebook, at the end of a run of nbval: `pytest -p tests.seconds
+notebooks/*.ipynb`.
+"""
 
 from collections import Counter
 

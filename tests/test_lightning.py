@@ -1,8 +1,9 @@
-"""The callbacks for Lightning, and its Trainer on virtual cores: live, equal on all. (And to the loop: notebook 18.)"""
+"""The callbacks for Lightning, and its Trainer on virtual cores: live, equal on all."""
 
 import hashlib
 import os
 import re
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,13 @@ from course_utils import LivePlot, RankError, launch, xla  # noqa: E402
 from course_utils.lessons import data, models  # noqa: E402
 from course_utils.lightning import LiveCallback, quiet, use_cores  # noqa: E402
 
-PLAIN = dict.fromkeys(
-    ["logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"], False
-)
-PLAIN["num_sanity_val_steps"] = 0
+PLAIN: dict[str, Any] = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+}
 DIGITS = data.digits()
 HELD_OUT = DataLoader(DIGITS.test, 45)
 STEPS = 10  # two epochs of 1437 images in batches of 256, the rest left out
@@ -74,19 +78,14 @@ class Prints(L.Callback):
 def fit(module, replicas, *callbacks, **where):
     quiet()
     trainer = L.Trainer(max_epochs=2, callbacks=[*callbacks], devices=replicas, **PLAIN, **where)
-    trainer.fit(
-        module, DataLoader(DIGITS.train, 256 // replicas, shuffle=True, drop_last=True), HELD_OUT
-    )
+    batches = DataLoader(DIGITS.train, 256 // replicas, shuffle=True, drop_last=True)
+    trainer.fit(module, batches, HELD_OUT)
     return trainer
 
 
 def accuracy(module):
-    return (
-        (module.model(DIGITS.test.tensors[0]).argmax(1) == DIGITS.test.tensors[1])
-        .float()
-        .mean()
-        .item()
-    )
+    x, y = DIGITS.test.tensors
+    return (module.model(x).argmax(1) == y).float().mean().item()
 
 
 @pytest.fixture(autouse=True)
@@ -112,16 +111,15 @@ def test_in_this_process_the_trainer_is_drawn(capfd):
 @pytest.mark.parametrize(("where", "replicas"), [("ranks", 2), ("cores", 8)])
 def test_replicas_are_drawn_and_start_and_end_alike(where, replicas, capfd):
     def train(accelerator, **strategy):
-        trainer = fit(
-            module := Module(), replicas, callback, Prints(), accelerator=accelerator, **strategy
-        )
+        module = Module()
+        trainer = fit(module, replicas, callback, Prints(), accelerator=accelerator, **strategy)
         return flat(module), trainer.callback_metrics["accuracy"].item()
 
-    callback = LiveCallback(plot := LivePlot("loss", "accuracy"))
+    plot = LivePlot("loss", "accuracy")
+    callback = LiveCallback(plot)
     if where == "ranks":
-        weights, last = launch(
-            train, "cpu", strategy="ddp", ranks=2, live=plot, device="cpu"
-        ).results[0]
+        run = launch(train, "cpu", strategy="ddp", ranks=2, live=plot, device="cpu")
+        weights, last = run.results[0]
     else:
         weights, last = train("tpu")  # the weights came back
     out, err = capfd.readouterr()
@@ -134,10 +132,12 @@ def test_replicas_are_drawn_and_start_and_end_alike(where, replicas, capfd):
 
 @pytest.mark.parametrize("accelerator", ["cpu", "tpu"])
 def test_the_plot_is_closed_when_a_fit_fails_and_the_next_ones_work(accelerator):
-    plot, replicas = LivePlot("loss"), 8 if accelerator == "tpu" else 1
-    with pytest.raises(RankError if replicas == 8 else ZeroDivisionError, match="on purpose"):
+    plot = LivePlot("loss")
+    replicas, error = (8, RankError) if accelerator == "tpu" else (1, ZeroDivisionError)
+    with pytest.raises(error, match="on purpose"):
         fit(Failing(), replicas, LiveCallback(plot), accelerator=accelerator)
     assert not plot._open
-    trainer = fit(module := Module(), replicas, accelerator=accelerator)
+    module = Module()
+    trainer = fit(module, replicas, accelerator=accelerator)
     [metrics] = trainer.validate(module, HELD_OUT, verbose=False)
     assert metrics["accuracy"] == pytest.approx(accuracy(module), abs=1e-6)

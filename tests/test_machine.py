@@ -1,4 +1,6 @@
-"""What a machine has and which device is picked, on machines with 0 to 8 pretended accelerators and in containers."""
+"""What a machine has and which device is picked, on machines with 0 to 8 pretended accelerators and
+in containers.
+"""
 
 import re
 from dataclasses import replace
@@ -8,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from course_utils import DeviceError, machine
+from course_utils import DeviceError, machine, tpus
 from course_utils.machine import Device, discover, pick, usable_cores, usable_memory
 from tests.files import write
 
@@ -17,7 +19,9 @@ GIB = 2**30
 
 @pytest.fixture(autouse=True)
 def gpus(monkeypatch):
-    """A machine outside of any container, with so many accelerators of this kind: none until it is called."""
+    """A machine outside of any container, with so many accelerators of this kind: none until it is
+    called.
+    """
 
     def have(count, kind="cuda", current=0):
         here = torch.device(kind) if count else None
@@ -125,29 +129,20 @@ def test_a_broken_driver_is_a_note(gpus, monkeypatch):
 @pytest.mark.parametrize(
     ("chips", "device", "xla", "row"),
     [
-        (8, "0x0063", True, "● native     TPU v5e, 8 chips · torch_xla 2.9.0"),
-        (
-            1,
-            "0x0062",
-            False,
-            "○ not here   TPU v5p, 1 chip · torch_xla is not installed in this kernel",
-        ),
-        (
-            1,
-            "0x001f",
-            False,
-            "○ not here   none · torch_xla is not installed in this kernel",
-        ),  # another Google card
+        (8, "0x0063", True, "● native     8 \N{MULTIPLICATION SIGN} TPU v5e · torch_xla 2.9.0"),
+        (1, "0x0062", False, "○ not here   1 \N{MULTIPLICATION SIGN} TPU v5p · this kernel has no"),
+        # another Google card
+        (1, "0x001f", False, "○ not here   none · torch_xla is not installed in this kernel"),
         (0, "", True, "◐ virtual    virtual cores of XLA's CPU client · torch_xla 2.9.0"),
     ],
 )
 def test_tpu_and_its_package(tmp_path, monkeypatch, chips, device, xla, row):
     for i in range(chips):
         write(tmp_path, {f"{i}/vendor": "0x1ae0", f"{i}/device": device})
-    monkeypatch.setattr(machine, "PCI", tmp_path)
-    monkeypatch.setattr(
-        machine, "distributions", lambda name: [SimpleNamespace(version="2.9.0")] * xla
-    )
+    monkeypatch.setattr(tpus, "PCI", tmp_path)
+    monkeypatch.setattr(tpus, "distributions", lambda name: [])
+    installed = [SimpleNamespace(version="2.9.0")] if xla else []
+    monkeypatch.setattr(machine, "distributions", lambda name: installed)
     assert row in repr(discover())
 
 

@@ -1,4 +1,6 @@
-"""What a learner reads after a mistake: the value, what it should have been, the next thing to do, in plain words."""
+"""What a learner reads after a mistake: the value, what it should have been, the next thing to do,
+in plain words.
+"""
 
 import re
 import threading
@@ -13,7 +15,8 @@ def train(steps: int = 1) -> int:
     return steps
 
 
-# The mistake, as the learner writes it -> the value or name that the message shows, and what it says to do instead.
+# The mistake, as the learner writes it -> the value or name that the message shows, and what it
+# says to do instead.
 MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
     "launch(train())": (lambda: launch(train()), "1", "launch(train, 10)"),
     "launch('train')": (lambda: launch("train"), "'train'", "the function itself"),
@@ -34,7 +37,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
 
 
 @pytest.mark.parametrize(("mistake", "value", "todo"), MISTAKES.values(), ids=MISTAKES)
-def test_says_what_it_got_and_what_to_do_in_plain_and_few_words(mistake, value, todo) -> None:
+def test_says_what_it_got_and_what_to_do_in_plain_and_few_words(mistake, value, todo):
     with pytest.raises(CourseError) as caught:
         mistake()
     text = str(caught.value)
@@ -47,7 +50,7 @@ def test_says_what_it_got_and_what_to_do_in_plain_and_few_words(mistake, value, 
     assert not blame, f"{blame[0]!r} says neither what nor why: {text}"
 
 
-def test_notebook_shows_the_message_without_our_frames() -> None:
+def test_notebook_shows_the_message_without_our_frames():
     shown = CourseError("Say what, and what to do.")._render_traceback_()
     assert any("CourseError" in line and "Say what, and what to do." in line for line in shown)
     assert not any("course_utils/" in line for line in shown)

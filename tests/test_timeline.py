@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 
 from course_utils import Span, Timeline
@@ -22,9 +24,8 @@ def test_spans_are_sorted_and_measured():
 
 
 def test_overlap_is_the_time_in_which_both_lanes_work_and_counts_once():
-    assert TWO.overlap() == pytest.approx(
-        2.0 + 0.5
-    )  # 3..5 and 5.5..6 of rank 0; on rank 1 one begins after the other
+    # 3..5 and 5.5..6 of rank 0; on rank 1 one begins after the other
+    assert TWO.overlap() == pytest.approx(2.0 + 0.5)
     spans = [Span(0, "a", 0, 4), Span(0, "b", 1, 3), Span(0, "c", 3, 6)]
     talk = [Span(0, "send", 2, 5, "communication"), Span(0, "recv", 2.5, 7, "communication")]
     timeline = Timeline(spans + talk)
@@ -40,15 +41,12 @@ def test_idle_is_a_share_and_idle_spans_are_not_work():
 
 
 def test_last_begins_where_the_first_rank_begins_its_last_one():
-    timeline = Timeline(
-        [
-            Span(r, name, i + 0.1 * r + at, i + 0.1 * r + at + 0.4)
-            for i in range(3)
-            for r in (0, 1)
-            for name, at in (("forward", 0.0), ("backward", 0.5))
-        ],
-        title="t",
-    )
+    spans = []
+    for step, rank in itertools.product(range(3), (0, 1)):
+        start = step + 0.1 * rank
+        spans.append(Span(rank, "forward", start, start + 0.4))
+        spans.append(Span(rank, "backward", start + 0.5, start + 0.9))
+    timeline = Timeline(spans, title="t")
     last = timeline.last("forward")
     assert (last.start, len(last.spans), last.title) == (2.0, 4, "t")
     assert timeline.last("backward").start == 2.5

@@ -1,5 +1,6 @@
-"""Writes the repository's address, `make badges REPO=owner/name`, or takes it out again, `REPO=`: badges in README and
-notebooks, and in these the cell that installs the package on Colab and Kaggle."""
+"""Writes the repository's address, `make badges REPO=owner/name`, or takes it out again, `REPO=`:
+badges in README and notebooks, and in these the cell that installs the package on Colab and Kaggle.
+"""
 
 import json
 import re
@@ -36,10 +37,13 @@ def with_badges(text: str, badges: str) -> str:
 
 
 def stamp(root: Path, repo: str) -> None:
-    """Write the address into all pages of a checkout; "" takes it out. Raises SystemExit where it is no owner/name."""
+    """Write the address into all pages of a checkout; "" takes it out. Raises SystemExit where it
+    is no owner/name.
+    """
     if repo and not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
         raise SystemExit(
-            f"REPO={repo}: say owner/name, as in REPO=jane/one-to-many, or REPO= to take the address out."
+            f"REPO={repo}: say owner/name, as in REPO=jane/one-to-many, or REPO= to take the "
+            "address out."
         )
     owner, _, name = repo.partition("/")
     readme = root / "README.md"
@@ -51,9 +55,8 @@ def stamp(root: Path, repo: str) -> None:
     for path in root.glob("notebooks/*.ipynb"):
         page = json.loads(path.read_text())
         cells = page["cells"] = [cell for cell in page["cells"] if cell.get("id") != "install"]
-        badges = NOTEBOOK + (
-            BINDER if page["metadata"]["kernelspec"]["name"] != "xla" else ""
-        )  # no room for xla there
+        # no room for xla there
+        badges = NOTEBOOK + (BINDER if page["metadata"]["kernelspec"]["name"] != "xla" else "")
         head = with_badges(
             "".join(cells[0]["source"]), badges.format(repo=repo, page=path.name) if repo else ""
         )

@@ -1,6 +1,7 @@
 """The exercises of the notebooks: `check.<exercise>(answer)`, found by name when it is asked for.
 
-Start with `exercise.py`, which says how to add one. A file a notebook, named after it, holds solutions and looks.
+Start with `exercise.py`, which says how to add one. A file a notebook, named after it, holds
+solutions and probes.
 """
 
 from __future__ import annotations

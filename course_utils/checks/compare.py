@@ -28,52 +28,36 @@ class Difference(NamedTuple):
 def difference(expected: Any, got: Any, tol: float) -> Difference | None:
     """How `got` differs from `expected`; None where it does not.
 
-    The same are lists, tuples, ranges and arrays of the same values, dicts of any type, and numbers of any type, 0-d
-    tensors included.
-    A tensor's shape, type, device and `requires_grad` count; its values, and numbers, to within `tol`.
+    The same are lists, tuples, ranges and arrays of the same values, dicts of any type, and numbers
+    of any type, 0-d tensors included. A tensor's shape, type, device and `requires_grad` count; its
+    values, and numbers, to within `tol`.
     """
     if isinstance(expected, AtMost):
-        # `expected` is the solution's cost, or a mistake's that is too high; only the same mistake costs as much.
-        if got.value == expected.value or (
-            got.value <= got.most and expected.value <= expected.most
-        ):
+        # `expected` is the solution's cost, or a mistake's that is too high; only the same mistake
+        # costs as much.
+        both_right = got.value <= got.most and expected.value <= expected.most
+        if got.value == expected.value or both_right:
             return None
         return Difference("more than is allowed", f"at most {expected.most:,}", f"{got.value:,}")
     if isinstance(expected, torch.Tensor) and (expected.dim() or expected.is_meta):
         return _of_tensors(expected, got, tol)
-    given, expected, got = got, _plain(expected), _plain(got)
-    if any(
-        isinstance(expected, container) > isinstance(got, container)
-        for container in (Mapping, list)
-    ):
-        return _of_kinds(kind(expected), expected, given)
+
+    given = got
+    wanted = kind(expected)
+    expected = _plain(expected)
+    got = _plain(got)
+    for container in (Mapping, list):
+        if isinstance(expected, container) and not isinstance(got, container):
+            return _of_kinds(wanted, expected, given)
     if isinstance(expected, Mapping):
-        if expected.keys() != got.keys():
-            return Difference(
-                "other names than expected", show(repr([*expected])), show(repr([*got]))
-            )
-        return _first(((f"{key!r}: ", expected[key], got[key]) for key in expected), tol)
+        return _of_mappings(expected, got, tol)
     if isinstance(expected, list):
-        both = show(expected), show(given)
-        if len(expected) != len(got):
-            return Difference(
-                f"{len(expected) or 'none'} of them expected, these are {len(got)}", *both
-            )
-        found = _first(
-            ((f"number {i}: ", *pair) for i, pair in enumerate(zip(expected, got, strict=True))),
-            tol,
-        )
-        return (
-            Difference(found.words, *both)
-            if found and len(both[0]) <= 80 and both[0] != both[1]
-            else found
-        )
-    if isinstance(expected, Real) and not isinstance(expected, bool):
-        if isinstance(got, bool) or not isinstance(got, Real):
+        return _of_lists(expected, got, show(given), tol)
+    if _is_number(expected):
+        if not _is_number(got):
             return _of_kinds("a number", expected, given)
-        if math.isclose(expected, got, rel_tol=tol, abs_tol=tol) or (
-            expected != expected and got != got
-        ):
+        both_nan = math.isnan(expected) and math.isnan(got)
+        if both_nan or math.isclose(expected, got, rel_tol=tol, abs_tol=tol):
             return None
         return Difference(f"off by {abs(expected - got):.3g}", *_apart(expected, got))
     if type(expected) is type(got) and expected == got:
@@ -92,14 +76,12 @@ def show(value: Any, limit: int = 200) -> str:
         text = f"[{', '.join(show(one) for one in value[:100])}]"
     elif isinstance(value, Mapping):
         text = f"{{{', '.join(f'{key!r}: {show(one)}' for key, one in value.items())}}}"
+    elif isinstance(value, float):
+        text = f"{value:.6g}"
+    elif isinstance(value, str):
+        text = value
     else:
-        text = (
-            f"{value:.6g}"
-            if isinstance(value, float)
-            else value
-            if isinstance(value, str)
-            else repr(value)
-        )
+        text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -107,47 +89,68 @@ def kind(value: Any) -> str:
     """What a value is, in a learner's words: "a list", "an int", "nothing"."""
     if value is None:
         return "nothing (None)"
-    name = (
-        "tensor"
-        if isinstance(value, torch.Tensor)
-        else "text"
-        if isinstance(value, str)
-        else type(value).__name__
-    )
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    if isinstance(value, torch.Tensor):
+        return "a tensor"
+    if isinstance(value, str):
+        return "a text"
+    name = type(value).__name__
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
+    return f"{article} {name}"
 
 
 def kinds(value: Any) -> str:
-    """A nested value with the kind of each part in its place: `[('a tensor', 'an int')]`, where a tuple is no list."""
+    """A nested value with the kind of each part in its place: `[('a tensor', 'an int')]`."""
     return repr(tree_map(kind, value))
 
 
-def _first(pairs: Any, tol: float) -> Difference | None:
-    for name, expected, got in pairs:
-        if found := difference(expected, got, tol):
-            return found._replace(words=name + found.words)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _of_mappings(expected: Mapping, got: Mapping, tol: float) -> Difference | None:
+    if expected.keys() != got.keys():
+        names = show(repr([*expected])), show(repr([*got]))
+        return Difference("other names than expected", *names)
+    for key, value in expected.items():
+        if found := difference(value, got[key], tol):
+            return found._replace(words=f"{key!r}: {found.words}")
+    return None
+
+
+def _of_lists(expected: list, got: list, given: str, tol: float) -> Difference | None:
+    whole = show(expected)
+    if len(expected) != len(got):
+        count = len(expected) or "none"
+        return Difference(f"{count} of them expected, these are {len(got)}", whole, given)
+    for i, (value, its) in enumerate(zip(expected, got, strict=True)):
+        if found := difference(value, its, tol):
+            found = found._replace(words=f"number {i}: {found.words}")
+            short = len(whole) <= 80 and whole != given
+            return found._replace(expected=whole, got=given) if short else found
     return None
 
 
 def _of_kinds(wanted: str, expected: Any, got: Any) -> Difference:
     both = show(expected), show(got)
-    both = (
-        both if both[0] != both[1] else (repr(expected), repr(got))
-    )  # the number 7 and the text "7"
+    if both[0] == both[1]:  # the number 7 and the text "7"
+        both = repr(expected), repr(got)
     return Difference(f"{wanted} was expected, this is {kind(got)}", *both)
 
 
 def _apart(expected: float, got: float) -> tuple[str, str]:
     """Two numbers with as many digits as show that they differ."""
-    formats = (",.0f" if abs(expected) >= 1e6 else ".6g", ".9g", ".17g")
-    pairs = ((format(expected, one), format(got, one)) for one in formats)
-    return next((pair for pair in pairs if pair[0] != pair[1]), (repr(expected), repr(got)))
+    usual = ",.0f" if abs(expected) >= 1e6 else ".6g"
+    for digits in (usual, ".9g", ".17g"):
+        both = format(expected, digits), format(got, digits)
+        if both[0] != both[1]:
+            return both
+    return repr(expected), repr(got)
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (np.generic, np.ndarray)) or (
-        isinstance(value, torch.Tensor) and not value.is_meta
-    ):
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, torch.Tensor) and not value.is_meta:
         return value.tolist()
     return list(value) if isinstance(value, (range, tuple)) else value
 
@@ -156,29 +159,27 @@ def _of_tensors(expected: torch.Tensor, got: Any, tol: float) -> Difference | No
     if isinstance(got, np.ndarray):
         got = torch.as_tensor(got)
     if not isinstance(got, torch.Tensor):
-        return Difference(
-            f"a tensor was expected, this is {kind(got)}", f"tensor({show(expected)})", show(got)
-        )
+        words = f"a tensor was expected, this is {kind(got)}"
+        return Difference(words, f"tensor({show(expected)})", show(got))
     for name in ("shape", "device", "dtype", "requires_grad"):
         wanted, its = getattr(expected, name), getattr(got, name)
         if wanted != its:
-            wanted, its = (tuple(wanted), tuple(its)) if name == "shape" else (wanted, its)
+            if name == "shape":
+                wanted, its = tuple(wanted), tuple(its)
             return Difference(f"another {name}", f"{name} {wanted}", f"{name} {its}")
     if expected.is_meta:
         return None
+
     a, b = (tensor.detach().cpu().double() for tensor in (expected, got))
-    off = torch.where(
-        torch.isclose(a, b, rtol=tol, atol=tol, equal_nan=True),
-        0.0,
-        (a - b).abs().nan_to_num(torch.inf),
-    )
+    close = torch.isclose(a, b, rtol=tol, atol=tol, equal_nan=True)
+    off = torch.where(close, 0.0, (a - b).abs().nan_to_num(torch.inf))
     if not off.any():
         return None
+
+    words = f"off by {off.max():.3g} at most"
     if expected.numel() <= 12 and show(expected) != show(got):
-        return Difference(f"off by {off.max():.3g} at most", show(expected), show(got))
+        return Difference(words, show(expected), show(got))
     at = torch.unravel_index(off.argmax(), off.shape)
     where = f" at [{', '.join(str(int(i)) for i in at)}]"
-    return Difference(
-        f"off by {off.max():.3g} at most",
-        *(text + where for text in _apart(a[at].item(), b[at].item())),
-    )
+    both = _apart(a[at].item(), b[at].item())
+    return Difference(words, both[0] + where, both[1] + where)

@@ -1,23 +1,25 @@
-"""`check.<exercise>(answer)`: the answer and the published solution are looked at alike, and what is seen is compared.
+"""`check.<exercise>(answer)`: the published solution and the answer are probed alike and compared.
 
-    def rows_per_device(rows, devices):                     # the solution; its name is the exercise's name
+    def rows_per_device(rows, devices):  # the solution; its name is the exercise's name
         return [len(range(rows)[i::devices]) for i in range(devices)]
 
     @exercise(rows_per_device)
-    def _(answer):                                          # the look: at the solution, then at the answer
+    def _(answer):  # the probe: of the solution, then of the answer
         for rows, devices in ((10, 4), (100, 7)):
             yield f"rows_per_device({rows}, {devices})", answer(rows, devices)
 
-A look yields `(words, value)`, or `(words, value, tol)`. Each value is compared as soon as it is there, and the first
-one that differs from the solution's ends the check on all ranks together; so what follows may rely on it. Yield what
-must be so of every right answer (properties, sums, the result), not the way there. `AtMost(value, most)` holds a cost
-down; `("", text)` is said when the exercise is solved. The answer runs in processes of its own: `ranks=(2, 4)` runs the
-look on so many ranks with a process group, without it in one process; `here=True` in the notebook's own process, where
-nothing ends an answer that never does. `launch` may be another, and `unit` what it launches.
-`mistakes={sentence: function}`: the sentence is said where the answer does what this wrong function does.
+A probe yields `(words, value)`, or `(words, value, tol)`. Each value is compared as soon as it is
+there, and the first one that differs from the solution's ends the check on all ranks together; so
+what follows may rely on it. Yield what must be so of every right answer (properties, sums, the
+result), not the way there. `AtMost(value, most)` holds a cost down; `("", text)` is said when the
+exercise is solved. The answer runs in processes of its own: `ranks=(2, 4)` runs the probe on so
+many ranks with a process group, without it in one process; `here=True` in the notebook's own
+process, where a timer ends an answer that never does, if it is Python that runs. `launch` may be
+another, and `unit` what it launches. `mistakes={sentence: function}`: the sentence is said where
+the answer does what this wrong function does.
 
-tests/checks/references holds solutions against something else. The notebook has the stub in a cell tagged `exercise`,
-and the hints under the question.
+tests/checks/references holds solutions against something else. The notebook has the stub in a cell
+tagged `exercise`, and the hints under the question.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
-import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -36,38 +40,40 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_map_only
 
 from ..errors import CourseError, RankError
-from ..ranks.failures import Failure, failed
+from ..ranks.failures import NO_LINE, Doing, Failure, Group, failed, listed, raised
 from ..ranks.launch import launch
 from ..ranks.rank import describe
-from ..ranks.report import CannotBeSent
 from ..ranks.run import Run
+from ..ranks.wire import CannotBeSent
+from ..style import plural
 from .compare import Difference, difference
 from .learner import called_otherwise, is_stub, unfinished
 from .verdict import Verdict
 
-Look = Callable[[Callable], Iterator[tuple]]
-AT = "\0looks at "  # before the words of a look, in what a rank prints
-ELSEWHERE = (
-    30.0  # seconds that the libraries of an accelerator may take to start, on top of the limit
-)
+Probe = Callable[[Callable], Iterator[tuple]]
+AT = "\0probes "  # before the words of a probe, in what a rank prints
+ALONE = "rank 0 of 1 "  # how a launch names its only rank
+MEETING = Doing.wait("in all_gather_object")  # what a rank does in _anywhere
+RETURNED = Doing("had returned", "had returned")
+STARTING = 30.0  # seconds more, in which the libraries of an accelerator may start
 
 found: dict[str, Exercise] = {}  # those whose module is imported
 
 
-class Seen(NamedTuple):
-    """What a look saw of an answer on one rank."""
+class Outcome(NamedTuple):
+    """What a probe saw of an answer on one rank."""
 
-    same: int  # values before the first that differs
+    agreed: int  # values before the first that differs
     words: str = ""  # of the one that differs; or what is said when none does
     different: Difference | None = None
     nothing: bool = False  # the answer's first value is None where there was something to give
 
 
-def exercise(solution: Callable, **how: Any) -> Callable[[Look], Exercise]:
-    """Turn a look into the exercise `solution.__name__`; `how`: the fields of `Exercise`; see the top of this file."""
+def exercise(solution: FunctionType, **how: Any) -> Callable[[Probe], Exercise]:
+    """Turn a probe into the exercise `solution.__name__`; `how`: the fields of `Exercise`."""
 
-    def register(look: Look) -> Exercise:
-        found[solution.__name__] = Exercise(solution, look, **how)
+    def register(probe: Probe) -> Exercise:
+        found[solution.__name__] = Exercise(solution, probe, **how)
         return found[solution.__name__]
 
     return register
@@ -77,8 +83,8 @@ def exercise(solution: Callable, **how: Any) -> Callable[[Look], Exercise]:
 class Exercise:
     """One exercise: call it with your function; `.solution()` prints the published one."""
 
-    published: Callable
-    look: Look
+    published: FunctionType
+    probe: Probe
     _: KW_ONLY
     ranks: tuple[int, ...] = ()
     seconds: float = 20.0
@@ -90,9 +96,8 @@ class Exercise:
 
     def __post_init__(self) -> None:
         self.name = self.published.__name__
-        self.here |= (
-            sys.platform == "win32" and not self.ranks
-        )  # there are no ranks on Windows, and no limit
+        # there are no ranks on Windows, and no limit
+        self.here |= sys.platform == "win32" and not self.ranks
         self.__doc__ = f"check.{self.name}({self.name}): see what is right and what is missing."
 
     def __repr__(self) -> str:
@@ -103,7 +108,7 @@ class Exercise:
         print(inspect.getsource(self.published))
 
     def __call__(self, answer: Callable) -> Verdict:
-        """Look at the answer on all numbers of ranks, and say what was found first."""
+        """Probe the answer on all numbers of ranks, and say what was found first."""
         name = self.name
         if not callable(answer) or isinstance(answer, torch.nn.Module):
             return Verdict(name, "wrong", f"Pass the function itself: `check.{name}({name})`.")
@@ -111,98 +116,122 @@ class Exercise:
             return Verdict(name, "not yet", f"Write `{name}`, then run this cell again.")
         if words := called_otherwise(self.published, answer):
             return Verdict(name, "wrong", words)
-        try:
-            for ranks in self.ranks or (1,):
-                by_rank = self._seen(self.published, answer, ranks)
-                rank, seen = min(
-                    enumerate(by_rank), key=lambda one: (one[1].same, one[1].different is None)
-                )
-                if seen.different:
-                    break
-            else:
-                return Verdict(name, "solved", seen.words)
-        except CannotBeSent as error:
-            why = (
-                f"It uses what no other process can get; make it inside the function: {error.why}."
+
+        for ranks in self.ranks or (1,):
+            try:
+                by_rank = self._outcomes(self.published, answer, ranks)
+            except CannotBeSent as error:
+                refusal = "It uses what no other process can get; make it inside the function"
+                return Verdict(name, "wrong", f"{refusal}: {error.why}.")
+            except RankError as error:
+                return self._wrong(answer, _in_words(error, self.ranks))
+            rank, outcome = min(
+                enumerate(by_rank), key=lambda one: (one[1].agreed, one[1].different is None)
             )
-            return Verdict(name, "wrong", why)
-        except RankError as error:
-            return self._wrong(answer, _in_words(error, self.ranks))
+            if outcome.different is not None:
+                break
+        else:
+            return Verdict(name, "solved", outcome.words)
+
         if all(one.nothing for one in by_rank):
-            return Verdict(
-                name, "not yet", "It still returns nothing. Fill it in, then run this cell again."
-            )
-        units = f"{ranks} {self.unit}{'s' * (ranks > 1)}, {self.unit} {rank}"
-        where = f"{units}: {seen.words}" if self.ranks else seen.words
-        because = next(self._because(answer, ranks, seen.same), seen.different.words)
-        return self._wrong(
-            answer, f"{where}: {because}", seen.different.expected, seen.different.got
-        )
+            text = "Nothing is filled in yet, or a `return` is missing."
+            return Verdict(name, "not yet", text)
+        where = outcome.words
+        if self.ranks:
+            where = f"{plural(ranks, self.unit)}, {self.unit} {rank}: {where}"
+        because = next(self._because(answer, ranks, outcome.agreed), outcome.different.words)
+        both = outcome.different.expected, outcome.different.got
+        return self._wrong(answer, f"{where}: {because}", *both)
 
     def _wrong(self, answer: Callable, text: str, *both: str) -> Verdict:
         if unfinished(answer):
-            return Verdict(
-                self.name,
-                "not yet",
-                "There is still a `...` in it. Fill it in, then run this cell again.",
-            )
-        return Verdict(
-            self.name, "wrong", text if text[-1] in ".?" or "\n" in text else f"{text}.", *both
-        )
+            gap = "There is still a `...` in it. Fill it in, then run this cell again."
+            return Verdict(self.name, "not yet", gap)
+        if text[-1] not in ".?" and "\n" not in text:
+            text += "."
+        return Verdict(self.name, "wrong", text, *both)
 
-    def _because(self, answer: Callable, ranks: int, same: int) -> Iterator[str]:
-        """The sentences of those mistakes that do what the answer does, where it is not the solution's."""
+    def _because(self, answer: Callable, ranks: int, agreed: int) -> Iterator[str]:
+        """The sentences of those mistakes with which the answer agrees further than this."""
         for sentence, mistake in self.mistakes.items():
             with contextlib.suppress(RankError):  # an answer may raise further on
-                if min(seen.same for seen in self._seen(mistake, answer, ranks)) > same:
+                outcomes = self._outcomes(mistake, answer, ranks)
+                if min(outcome.agreed for outcome in outcomes) > agreed:
                     yield sentence
 
-    def _seen(self, reference: Callable, answer: Callable, ranks: int) -> list[Seen]:
-        """What each rank saw."""
-        task = _look_at, self.look, reference, answer, self.tol, reference is not self.published
+    def _outcomes(self, reference: Callable, answer: Callable, ranks: int) -> list[Outcome]:
+        """What a probe of the answer sees on each rank."""
+        mistaken = reference is not self.published
+        task = (_run_probe, self.probe, reference, answer, self.tol, mistaken)
         if self.here:
-            return [_in_this_process(*task)]
-        where = {} if self.ranks else {"device": "cpu", "init_group": False}
-        more = ELSEWHERE if torch.accelerator.is_available() and self.ranks else 0.0
-        return self.launch(
-            *task, ranks=ranks, time_limit=self.seconds + more, show=False, **where
-        ).results
+            return [_in_this_process(self.seconds, *task)]
+
+        where: dict[str, Any] = {}
+        limit = self.seconds
+        if not self.ranks:
+            where = {"device": "cpu", "init_group": False}
+        elif torch.accelerator.is_available():
+            limit += STARTING
+        return self.launch(*task, ranks=ranks, time_limit=limit, show=False, **where).results
 
 
-def _in_this_process(function: Callable, *args: Any) -> Seen:
+@contextlib.contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """A TimeoutError in the block that takes longer; not on Windows, nor in another thread."""
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise TimeoutError(f"it had not finished after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _in_this_process(seconds: float, function: Callable, *args: Any) -> Outcome:
     """`function(*args)`, which prints nothing here and fails as in a launch."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
-            return function(*args)
+            with _ended_after(seconds):
+                return function(*args)
         except CourseError:
             raise
         except (Exception, SystemExit) as error:
             name, message, frames, traceback = describe(error)
-            said = f"rank 0 of 1 raised {name}" + f": {message}" * bool(message)
-            first = Failure(0.0, 0, name, said, frames, traceback)
+            first = Failure(0.0, 0, name, ALONE + raised(name, message), frames, traceback)
             raise failed(Run(1, "cpu", None, output=[printed.getvalue()]), first, {}) from None
 
 
-def _look_at(look: Look, reference: Callable, answer: Callable, tol: float, mistaken: bool) -> Seen:
-    """On a rank: the first value of the answer that is not the reference's, on this rank or on another."""
-    same, words, got, values = 0, "", "", look(answer)
-    for words, expected, *own in [*_as_they_are(look(reference), mistaken)]:
+def _run_probe(
+    probe: Probe, reference: Callable, answer: Callable, tol: float, mistaken: bool
+) -> Outcome:
+    """On a rank: the first value that is not the reference's, on this rank or on another."""
+    agreed = 0
+    values = probe(answer)
+    # all of the reference's first, which may send messages, too
+    for words, expected, *own in list(_as_they_are(probe(reference), mistaken)):
         print(AT + words, flush=True)  # so that it is known where an answer raised, or never ended
         try:
             _, got, *_ = next(values)
         except RuntimeError as error:
-            if isinstance(
-                error.__cause__, StopIteration
-            ):  # a `next` of the answer's, which no generator lets through
+            # a `next` of the answer's, which no generator lets through
+            if isinstance(error.__cause__, StopIteration):
                 raise error.__cause__ from None
             raise
-        different = difference(expected, got, *(own or [tol])) if words else None
+        if not words:
+            return Outcome(agreed, got)
+        different = difference(expected, got, *(own or [tol]))
         if _anywhere(different):
-            return Seen(
-                same, words, different, nothing=same == 0 and got is None and expected is not None
-            )
-        same += 1
-    return Seen(same, words="" if words else got)
+            nothing = agreed == 0 and got is None and expected is not None
+            return Outcome(agreed, words, different, nothing)
+        agreed += 1
+    return Outcome(agreed)
 
 
 def _as_they_are(values: Iterator[tuple], mistaken: bool) -> Iterator[tuple]:
@@ -228,18 +257,35 @@ def _anywhere(different: Difference | None) -> bool:
 
 
 def _in_words(error: RankError, ranks: tuple[int, ...]) -> str:
-    """What is said of a failure in the ranks: a check has no `time_limit` of the learner's and leaves no `error`."""
-    text = error.said.replace("after the time limit of", "after")
-    reached = [
-        line for line in error.run.output[error.rank or 0].splitlines() if line.startswith(AT)
-    ]
-    text = re.sub(
-        r"waits? in all_gather_object here: \(no line known\)", "had returned", text
-    )  # in _anywhere
-    if not ranks:
-        text = re.sub(r"^rank 0 (of 1 )?", "It ", text, flags=re.MULTILINE)
-        if "\n" not in text:  # no line of the learner's: the look could not use what it got
-            text = text.replace("It raised", "What it returned cannot be used:").replace(
-                ": CourseError:", ":"
-            )
-    return f"{reached[-1].removeprefix(AT)}: {text}" if reached and reached[-1] != AT else text
+    """What is said of a failure: without the advice to whoever calls `launch`."""
+    facts, run = error.facts, error.run
+    said = facts.said
+    groups = [_answers(group) for group in facts.groups]
+    if facts.limit is not None:
+        still = [group for group in groups if group.doing != RETURNED] or groups
+        late = listed([rank for group in still for rank in group.ranks], run.unit)
+        said = f"{late} of {run.ranks} had not finished after {facts.limit:g} s"
+
+    meanwhile = "meanwhile " if facts.limit is None else ""
+    others = [meanwhile + group.said(listed(group.ranks, run.unit)) for group in groups]
+    if not ranks and said.startswith(ALONE):
+        said = said.removeprefix(ALONE)
+        others = [group.said("It") for group in groups]
+        error_raised = said.removeprefix("raised ")
+        in_the_probe = error_raised != said and not facts.lines  # no line of the learner's
+        said = f"It {said}"
+        if in_the_probe:
+            why = error_raised.removeprefix("CourseError: ")
+            said = f"What it returned cannot be used: {why}"
+    text = "\n".join([said, *facts.lines, *others, *facts.ends])
+
+    printed = run.output[error.rank or 0].splitlines()
+    reached = [line.removeprefix(AT) for line in printed if line.startswith(AT)]
+    return f"{reached[-1]}: {text}" if reached and reached[-1] else text
+
+
+def _answers(group: Group) -> Group:
+    """What they do in the answer, from which those that meet in `_anywhere` had returned."""
+    if group.doing == MEETING and group.at == NO_LINE:
+        return group._replace(doing=RETURNED, at="")
+    return group

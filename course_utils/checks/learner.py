@@ -1,32 +1,30 @@
-"""What can be read off a learner's function: is it still the notebook's stub, or only half written?"""
+"""What can be read off a learner's function: is it still the stub, or only half written?"""
 
 import ast
 import inspect
 import textwrap
 from collections.abc import Callable
+from types import FunctionType
 
 
 def is_stub(answer: Callable) -> bool:
     """Nothing but a docstring, `...`, `pass` and constants that are returned."""
-    body = getattr(next(iter(_tree(answer).body), None), "body", None)
-    return isinstance(body, list) and all(
-        isinstance(line, ast.Pass) or _is_constant(line) for line in body
-    )
+    first = next(iter(_tree(answer).body), None)
+    return isinstance(first, ast.FunctionDef) and all(_is_nothing(line) for line in first.body)
 
 
 def unfinished(answer: Callable) -> bool:
     """A `...` in it stands for code to be written; one that indexes a tensor does not."""
-    tree = _tree(answer)
-    indexing = {
-        id(n) for s in ast.walk(tree) if isinstance(s, ast.Subscript) for n in ast.walk(s.slice)
-    }
+    nodes = list(ast.walk(_tree(answer)))
+    indices = [node.slice for node in nodes if isinstance(node, ast.Subscript)]
+    indexing = [part for index in indices for part in ast.walk(index)]
     return any(
-        isinstance(n, ast.Constant) and n.value is ... and id(n) not in indexing
-        for n in ast.walk(tree)
+        isinstance(node, ast.Constant) and node.value is ... and node not in indexing
+        for node in nodes
     )
 
 
-def called_otherwise(published: Callable, answer: Callable) -> str:
+def called_otherwise(published: FunctionType, answer: Callable) -> str:
     """In words, that `answer` cannot be called as `published` is; "" where it can."""
     try:
         wanted, theirs = inspect.signature(published), inspect.signature(answer)
@@ -39,18 +37,18 @@ def called_otherwise(published: Callable, answer: Callable) -> str:
             **{p.name: p for p in needed if p.kind is p.KEYWORD_ONLY},
         )
     except TypeError as error:
-        return f"It is called as `{published.__name__}({', '.join(wanted.parameters)})`, and yours cannot be: {error}."
+        call = f"{published.__name__}({', '.join(wanted.parameters)})"
+        return f"It is called as `{call}`, and yours cannot be: {error}."
     return ""
 
 
-def _is_constant(line: ast.stmt) -> bool:
-    value = getattr(line, "value", None)
-    empty = value is None or (isinstance(value, ast.Constant) and value.value in (None, ...))
-    return (
-        isinstance(line, ast.Return) and empty
-        if not isinstance(line, ast.Expr)
-        else isinstance(value, ast.Constant)
-    )
+def _is_nothing(line: ast.stmt) -> bool:
+    if isinstance(line, ast.Expr):
+        return isinstance(line.value, ast.Constant)
+    if isinstance(line, ast.Return):
+        value = line.value
+        return value is None or (isinstance(value, ast.Constant) and value.value in (None, ...))
+    return isinstance(line, ast.Pass)
 
 
 def _tree(answer: Callable) -> ast.Module:

@@ -12,16 +12,20 @@ from .exercise import exercise
 
 
 def shared_sum(n):
-    """The sum of the whole numbers below n, on every rank; every rank adds up each world-size-th of them."""
+    """The sum of the whole numbers below n, on every rank; each adds up its share of them."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     total = torch.tensor(sum(range(rank, n, ranks)), device=pick())
     dist.all_reduce(total)
     return total.item()
 
 
-def added_before(call: Callable[[], object], n: int) -> tuple[int, int]:
-    """What this rank and what all have added up before the one all-reduce of `call`; 0, n(n - 1)/2 if it has none."""
-    given, all_reduce = [], dist.all_reduce
+def added_before(call: Callable[[], object], n: int) -> tuple[float, float]:
+    """What this rank and what all have added up before the one all-reduce of `call`.
+
+    0 and n(n - 1)/2 if it has none.
+    """
+    given: list[torch.Tensor] = []
+    all_reduce = dist.all_reduce
 
     def watched(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
         given.append(tensor.clone())
@@ -36,15 +40,15 @@ def added_before(call: Callable[[], object], n: int) -> tuple[int, int]:
     return mine, given[0].item()
 
 
+def one_share(n):
+    return sum(range(dist.get_rank(), n, dist.get_world_size()))
+
+
 @exercise(
     shared_sum,
     ranks=(1, 2, 4),
     tol=0,
-    mistakes={
-        "this is the share of one rank; the shares of all have to be added up": lambda n: sum(
-            range(dist.get_rank(), n, dist.get_world_size())
-        ),
-    },
+    mistakes={"this is the share of one rank; the shares of all have to be added up": one_share},
 )
 def _(answer: Callable) -> Iterator[tuple]:
     for n in (10, 5, 4, 2, 1, 0, 100_003):

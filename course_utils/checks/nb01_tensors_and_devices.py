@@ -29,23 +29,10 @@ def scores(x, device):
 
 
 class Arithmetic(TorchDispatchMode):
-    """On which devices more than four numbers at once are computed: rows do, the four numbers of a constant do not."""
+    """The devices on which more than a constant's four numbers are computed with at once."""
 
-    NAMES = (
-        "mv",
-        "mm",
-        "addmm",
-        "addmv",
-        "bmm",
-        "dot",
-        "sub",
-        "rsub",
-        "mul",
-        "div",
-        "sum",
-        "add",
-        "neg",
-    )
+    PRODUCTS = ("mv", "mm", "addmm", "addmv", "bmm", "dot")
+    OTHERS = ("sub", "rsub", "mul", "div", "sum", "add", "neg")
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,69 +41,86 @@ class Arithmetic(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.rstrip("_")
-        if name in self.NAMES and isinstance(result, torch.Tensor) and result.numel() > 4:
+        if (
+            name in self.PRODUCTS + self.OTHERS
+            and isinstance(result, torch.Tensor)
+            and result.numel() > 4
+        ):
             self.places.add(result.device.type)
         return result
+
+
+def settings() -> dict[str, object]:
+    return {
+        "default device": str(torch.get_default_device()),
+        "default type": torch.get_default_dtype(),
+        "gradients are recorded": torch.is_grad_enabled(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "precision of products": torch.get_float32_matmul_precision(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def on_the_cpu(x, device):
+    return scores(x, "cpu")
 
 
 @exercise(
     scores,
     tol=1e-4,
     mistakes={
-        "it is computed on the CPU; `x.to(device)` returns a new tensor and leaves x where it is": lambda x, device: (
-            scores(x, "cpu")
-        ),
+        "it is computed on the CPU; `x.to(device)` returns a new tensor and leaves x where it "
+        "is": on_the_cpu,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
+    squares = torch.arange(28.0).reshape(7, 4) ** 2
+    whole_numbers = torch.arange(20).reshape(5, 4)
     for device in ("cpu", "meta"):
-        for x in (
-            torch.arange(28.0).reshape(7, 4) ** 2,
-            torch.arange(20).reshape(5, 4),
-            torch.ones(5, 3, 4),
-        ):
-            call, given = (
-                f'scores(x, "{device}") for x of shape {tuple(x.shape)}, {x.dtype}',
-                x.clone(),
-            )
+        for x in (squares, whole_numbers, whole_numbers.byte(), torch.ones(5, 3, 4)):
+            call = f'scores(x, "{device}") for x of shape {tuple(x.shape)}, {x.dtype}'
+            given = x.clone()
             with Arithmetic() as arithmetic:
                 found = answer(given, device)
             yield call, found.detach() if isinstance(found, torch.Tensor) else found
-            yield f"{call}: the devices of the arithmetic on its rows", sorted(arithmetic.places)
+            places = sorted(arithmetic.places) or [device]  # none where it goes row by row
+            yield f"{call}: the devices of the arithmetic on its rows", places
+            yield f"{call}: torch's settings afterwards", settings()
             yield f"{call}: x afterwards", given
-            yield f"{call}: torch's default device afterwards", str(torch.get_default_device())
         yield f'scores(x, "{device}") for x = [1, 1, 1, 1]', answer(torch.ones(4), device).detach()
     yield "", "It runs on any device: the input, the constant and the buffer move together."
 
 
 def move(batch, device):
-    """A batch with every tensor in it on `device`; lists, tuples and dicts keep their shape, the rest stays."""
+    """A batch with every tensor in it on `device`; containers keep their shape, the rest stays."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device)
     if isinstance(batch, dict):
         return {key: move(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(
-        batch, "_fields"
-    ):  # a namedtuple takes its values one by one
+    # a namedtuple takes its values one by one
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(move(value, device) for value in batch))
     if isinstance(batch, (list, tuple)):
         return type(batch)(move(value, device) for value in batch)
     return batch
 
 
+def first_level(batch, device):
+    return {
+        key: value.to(device) if torch.is_tensor(value) else value for key, value in batch.items()
+    }
+
+
 @exercise(
     move,
     tol=0,
-    mistakes={
-        "a container inside a container has to be taken apart, too": lambda batch, device: {
-            key: value.to(device) if torch.is_tensor(value) else value
-            for key, value in batch.items()
-        },
-    },
+    mistakes={"a container inside a container has to be taken apart, too": first_level},
 )
 def _(answer: Callable) -> Iterator[tuple]:
     for device in ("meta", "cpu"):
-        x, y = torch.arange(6.0).reshape(2, 3), torch.tensor([1, 0])
+        x = torch.arange(6.0).reshape(2, 3)
+        y = torch.tensor([1, 0])
+        types = [torch.float64, torch.float16, torch.int32, torch.bool]
         nested = {
             "x": x,
             "pair": (x, y),
@@ -141,6 +145,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         for words, batch in (
             ("a nested dict", nested),
             ("(x, [y])", (x, [y])),
+            ("[x in four other types]", [x.to(dtype) for dtype in types]),
             ("x", x),
             ("a dict of what is empty", empty),
             ("a dict of other things", others),

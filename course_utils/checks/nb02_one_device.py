@@ -1,4 +1,4 @@
-"""Exercises of notebook 02: a training step that runs on any device, and a run that goes on where it stopped."""
+"""Exercises of notebook 02: a training step for any device, a run that goes on where it stopped."""
 
 import itertools
 import tempfile
@@ -18,7 +18,7 @@ from .exercise import exercise
 def small(
     device: str = "cpu", *, seed: int = 5, lr: float = 0.2
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A network with buffers, whose first part has no weights, and its optimizer; the same for the same seed."""
+    """A network with buffers, whose first part has no weights, and its optimizer, by the seed."""
     torch.manual_seed(seed)
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)
@@ -38,11 +38,12 @@ def inside(model: nn.Module) -> dict[str, Any]:
     return {
         **model.state_dict(),
         "modes": ["train" if part.training else "eval" for part in model.modules()],
+        "frozen": [name for name, weight in model.named_parameters() if not weight.requires_grad],
     }
 
 
 def train_step(model, optimizer, x, y):
-    """One step on the device of the model, wherever the batch is; the loss stays there, without its graph."""
+    """One step on the model's device, wherever the batch is; the loss, there, without its graph."""
     device = next(model.parameters()).device
     x, y = x.to(device), y.to(device)
     loss = cross_entropy(model(x), y)
@@ -62,7 +63,8 @@ def old_gradients_too(model, optimizer, x, y):
 @exercise(
     train_step,
     mistakes={
-        "gradients of an earlier backward are in it, too: `optimizer.zero_grad()` belongs before `backward()`": old_gradients_too,
+        "gradients of an earlier backward are in it, too: `optimizer.zero_grad()` belongs before "
+        "`backward()`": old_gradients_too,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
@@ -76,13 +78,22 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"step {step}: the loss before it", loss
         yield f"step {step}: the model after it", inside(model)
         yield f"step {step}: the batch after it", [x, y]
-    model, optimizer = small(
-        "meta"
-    )  # the second device of every machine: no values there, but all its rules
-    yield (
-        "a model on meta, a batch on the CPU: the loss, without its graph",
-        answer(model, optimizer, *batches(8)[0]),
-    )
+    kinds = {
+        "numbers of words": (nn.Embedding(10, 4), torch.randint(10, (5, 8))),
+        "images": (nn.Conv2d(1, 2, 3), torch.randn(5, 1, 6, 6)),
+    }
+    for words, (first, x) in kinds.items():
+        torch.manual_seed(4)
+        model = nn.Sequential(first, nn.Flatten(), nn.Linear(32, 3))
+        first.reset_parameters()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+        loss = answer(model, optimizer, x, torch.arange(5) % 3)
+        yield f"a model that reads {words}: the loss", loss
+        yield f"a model that reads {words}: the model after it", inside(model)
+    # the second device of every machine: no values there, but all its rules
+    model, optimizer = small("meta")
+    loss = answer(model, optimizer, *batches(8)[0])
+    yield "a model on meta, a batch on the CPU: the loss, without its graph", loss
     yield "a model on meta, a batch on the CPU: where the model is", str(model[1].weight.device)
     yield "", "It trains on the CPU, and follows its model to another device."
 
@@ -111,7 +122,8 @@ def save(
     path: Path, last: int, *, seed: int = 5
 ) -> tuple[nn.Module, torch.optim.Optimizer, torch.Generator]:
     """Train until epoch `last` is finished, and write the file as on a machine with eight GPUs."""
-    model, optimizer, shuffle = *small(seed=seed), torch.Generator().manual_seed(11)
+    model, optimizer = small(seed=seed)
+    shuffle = torch.Generator().manual_seed(11)
     train(model, optimizer, shuffle, last + 1)
     state = {
         "model": model.state_dict(),
@@ -124,36 +136,35 @@ def save(
     return model, optimizer, shuffle
 
 
-@exercise(
-    resume,
-    mistakes={"that epoch is finished; go on with the next": lambda *given: resume(*given) - 1},
-)
+def finished_epoch(*given):
+    return resume(*given) - 1
+
+
+@exercise(resume, mistakes={"that epoch is finished; go on with the next": finished_epoch})
 def _(answer: Callable) -> Iterator[tuple]:
     for last, seed in ((2, 5), (1, 6)):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "checkpoint.pt"
             save(path, last, seed=seed)
             before = path.read_bytes()
-            model, optimizer, shuffle = *small(seed=1, lr=0.1), torch.Generator().manual_seed(3)
+            model, optimizer = small(seed=1, lr=0.1)
+            model[2].eval()
+            model[1].bias.requires_grad_(False)
+            shuffle = torch.Generator().manual_seed(3)
             epoch = answer(path, model, optimizer, shuffle)
             intact = path.exists() and path.read_bytes() == before
         where = f"a file written after epoch {last}"
-        yield (
-            f"{where}: the number of the epoch to go on with",
-            None if epoch is None else index(epoch),
-        )
-        yield (
-            f"{where}: the file afterwards, which is only read",
-            "as it was" if intact else "gone or changed",
-        )
+        number = None if epoch is None else index(epoch)
+        yield f"{where}: the number of the epoch to go on with", number
+        file = "as it was" if intact else "gone or changed"
+        yield f"{where}: the file afterwards, which is only read", file
         yield f"{where}: the model that was given", inside(model)
         yield f"{where}: what the optimizer that was given holds", optimizer.state_dict()
-        yield (
-            f"{where}: what `shuffle`, as it was given, draws next",
-            torch.randperm(8, generator=shuffle).tolist(),
-        )
+        drawn = torch.randperm(8, generator=shuffle).tolist()
+        yield f"{where}: what `shuffle`, as it was given, draws next", drawn
         yield f"{where}: the losses of the next two epochs", train(model, optimizer, shuffle, 2)
     yield (
         "",
-        "The epochs after it are the same as if the run had never stopped: after epoch 2, and after epoch 1.",
+        "The epochs after it are the same as if the run had never stopped: after epoch 2, and "
+        "after epoch 1.",
     )

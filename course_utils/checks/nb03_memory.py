@@ -14,37 +14,46 @@ from .exercise import exercise
 
 
 def predict_peak(widths, rows):
-    """Bytes alive where the backward of a step begins: parameters, AdamW's states, kept outputs, two gradients."""
+    """Bytes alive where a step's backward begins.
+
+    Parameters, AdamW's states, kept outputs, two gradients.
+    """
     parameters = sum(a * b + b for a, b in itertools.pairwise(widths))
     hidden = widths[1:-1]
     return 4 * (3 * parameters + rows * (sum(hidden) + 2 * hidden[-1]))
 
 
-# The activations are the peak in all of them, and no kind of memory is so small that a tenth hides it.
+# Activations are the peak in all of them; no kind of memory is so small that a tenth hides it.
 STEPS = (
     ([64, 512, 512, 10], 512),
     ([64, 512, 512, 10], 1024),
     ([16, 256, 10], 2047),
     ([32, 400, 300, 10], 3000),
+    ([784, 128, 128, 10], 4096),
 )
+
+
+def with_gradients(widths, rows):
+    return predict_peak(widths, rows) + 4 * sum(a * b + b for a, b in itertools.pairwise(widths))
+
+
+def in_numbers(widths, rows):
+    return predict_peak(widths, rows) / 4
 
 
 @exercise(
     predict_peak,
     tol=0.1,
     mistakes={
-        "the gradients of the parameters are not there yet where the backward begins": lambda widths, rows: (
-            predict_peak(widths, rows) + 4 * sum(a * b + b for a, b in itertools.pairwise(widths))
-        ),
-        "these are numbers, and each takes four bytes": lambda widths, rows: (
-            predict_peak(widths, rows) / 4
-        ),
+        "about as much as with the gradients of the parameters, which are not there yet where the "
+        "backward begins": with_gradients,
+        "these are numbers, and each takes four bytes": in_numbers,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
     for widths, rows in STEPS:
         yield f"predict_peak({widths}, {rows}), to a tenth", answer([*widths], rows)
-    yield "", "Within a tenth for four networks."
+    yield "", "Within a tenth for all five."
 
 
 def backward_in_pieces(model, loss_of, x, y, most):
@@ -64,9 +73,10 @@ def onto_old_ones(model, *given):
 
 
 def in_full(model, loss_of, x, y, most):
-    return backward_in_pieces(
-        model, lambda out, of: loss_of(out, of) * len(x) / len(out), x, y, most
-    )
+    def heavier(out, of):
+        return loss_of(out, of) * len(x) / len(out)
+
+    return backward_in_pieces(model, heavier, x, y, most)
 
 
 def network() -> nn.Module:
@@ -92,16 +102,16 @@ def _(answer: Callable) -> Iterator[tuple]:
         ((7, 8), 100, multi_margin_loss),
         ((5, 2, 4), 1, multi_margin_loss),
     ):
-        generator, model = torch.Generator().manual_seed(shape[0]), network()
-        x, y = (
-            torch.randn(shape, generator=generator),
-            torch.randint(5, shape[:1], generator=generator),
-        )
+        generator = torch.Generator().manual_seed(shape[0])
+        x = torch.randn(shape, generator=generator)
+        y = torch.randint(5, shape[:1], generator=generator)
+        model = network()
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)  # of an earlier backward
         with SavedTensors() as one:
             kept = loss_of(model(x[:most]), y[:most])
         del kept
+
         rows = [0]
         model.register_forward_pre_hook(lambda module, args, rows=rows: rows.append(len(args[0])))
         with SavedTensors() as saved:
@@ -109,19 +119,13 @@ def _(answer: Callable) -> Iterator[tuple]:
         case = f"x of shape {shape}, at most {most} rows, {loss_of.__name__}"
         yield f"{case}: the loss of the whole batch", loss
         yield f"{case}: whether that loss holds its graph", getattr(loss, "requires_grad", False)
-        yield (
-            f"{case}: the gradients",
-            {name: parameter.grad for name, parameter in model.named_parameters()},
-        )
+        gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+        yield f"{case}: the gradients", gradients
         yield f"{case}: rows that went through the model at once", AtMost(max(rows), most)
-        yield (
-            f"{case}: bytes kept for the backward at once",
-            AtMost(saved.peak, int(1.5 * one.peak)),
-        )
+        bytes_kept = AtMost(saved.peak, int(1.5 * one.peak))
+        yield f"{case}: bytes kept for the backward at once", bytes_kept
         yield f"{case}: the weights afterwards", dict(model.state_dict())
-        yield (
-            f"{case}: which parts of the model are in train() afterwards",
-            [part.training for part in model.modules()],
-        )
+        modes = [part.training for part in model.modules()]
+        yield f"{case}: which parts of the model are in train() afterwards", modes
         yield f"{case}: the batch afterwards", [x, y]
     yield "", "The gradient and the loss of the whole batch, in pieces that fit."

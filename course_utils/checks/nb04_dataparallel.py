@@ -9,22 +9,19 @@ from .exercise import exercise
 
 
 def scatter(batch, devices):
-    """One part of `batch` for each device that gets one: tensors by rows, containers by value, the rest as it is."""
+    """One part of `batch` for each device that gets one.
+
+    Tensors are cut by rows, containers by value, the rest stays as it is.
+    """
     if isinstance(batch, torch.Tensor):
-        return [
-            part.to(device)
-            for part, device in zip(batch.chunk(len(devices)), devices, strict=False)
-        ]
+        chunks = batch.chunk(len(devices))
+        return [part.to(device) for part, device in zip(chunks, devices, strict=False)]
     if isinstance(batch, dict):
-        return [
-            dict(zip(batch, values, strict=True))
-            for values in scatter(tuple(batch.values()), devices)
-        ]
+        parts = scatter(tuple(batch.values()), devices)
+        return [dict(zip(batch, values, strict=True)) for values in parts]
     if isinstance(batch, (tuple, list)):
-        return [
-            type(batch)(part)
-            for part in zip(*(scatter(value, devices) for value in batch), strict=False)
-        ]
+        columns = [scatter(value, devices) for value in batch]
+        return [type(batch)(part) for part in zip(*columns, strict=False)]
     return [batch] * len(devices)
 
 
@@ -37,21 +34,23 @@ def first_level(batch, devices):
         for value in values
     ]
     rows = zip(*columns, strict=False)
-    return [
-        dict(zip(batch, row, strict=True)) if isinstance(batch, dict) else type(batch)(row)
-        for row in rows
-    ]
+    if isinstance(batch, dict):
+        return [dict(zip(batch, row, strict=True)) for row in rows]
+    return [type(batch)(row) for row in rows]
 
 
 @exercise(
     scatter,
     tol=0,
     mistakes={
-        "a container inside another one has to be cut, too: scatter can call itself for each value": first_level,
+        "a container inside another one has to be cut, too: scatter can call itself for each "
+        "value": first_level,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
-    x, y, cpu = torch.arange(20.0).reshape(10, 2), torch.arange(10), [torch.device("cpu")] * 4
+    x = torch.arange(20.0).reshape(10, 2)
+    y = torch.arange(10)
+    cpu = [torch.device("cpu")] * 4
     other = {
         "x": x,
         "off": False,
@@ -64,6 +63,8 @@ def _(answer: Callable) -> Iterator[tuple]:
     for words, batch, devices in (
         ("a tensor of 10 rows, 4 devices", x, cpu),
         ("[rows, labels, 1], 3 devices", [x, y, 1], cpu[:3]),
+        ('a tensor of 10 rows, ["meta"]', x, ["meta"]),
+        ("a tensor of 2 rows, 4 devices", x[:2], cpu),
         (
             "{'scale': 0.5, 'x': 5 images}, 4 devices",
             {"scale": 0.5, "x": torch.arange(60.0).reshape(5, 3, 4)},
@@ -87,16 +88,16 @@ def _(answer: Callable) -> Iterator[tuple]:
     ):
         given = list(devices)
         parts = answer(batch, given)
-        parts = parts if parts is None else list(parts)
+        if parts is not None:
+            parts = list(parts)
         yield f"scatter({words})", parts
         yield f"scatter({words}): what the parts consist of", kinds(parts)
         yield f"scatter({words}): the batch and the devices afterwards", [batch, given]
-    v, w = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
+    v, w = (torch.ones(4, requires_grad=True) for _ in range(2))
     parts = list(answer({"w": w, "pair": (v, 2)}, ["cpu"] * 2))
     yield "scatter of a dict with tensors that need a gradient", parts
-    sum(
-        i * part["w"].sum() + i * part["pair"][0].sum() for i, part in enumerate(parts, 1)
-    ).backward()
+    sums = [i * (part["w"] + part["pair"][0]).sum() for i, part in enumerate(parts, 1)]
+    sum(sums).backward()
     yield "the gradients that come back to them", [w.grad, v.grad]
     yield (
         "",
@@ -105,28 +106,37 @@ def _(answer: Callable) -> Iterator[tuple]:
 
 
 def gather(outputs, device):
-    """The replicas' outputs as one, on `device`: rows below each other, dicts by key, single numbers as a vector."""
+    """The replicas' outputs as one, on `device`: rows joined, dicts by key, numbers as a vector."""
     if isinstance(outputs[0], dict):
         return {key: gather([output[key] for output in outputs], device) for key in outputs[0]}
     return torch.cat([torch.atleast_1d(output.to(device)) for output in outputs])
+
+
+def mean_of_losses(outputs, device):
+    if torch.is_tensor(outputs[0]) and outputs[0].dim() == 0:
+        return torch.stack(outputs).mean()
+    return gather(outputs, device)
 
 
 @exercise(
     gather,
     tol=0,
     mistakes={
-        "the mean of the losses, where a vector with one loss for each replica is asked for": lambda outputs, device: (
-            torch.stack(outputs).mean()
-            if torch.is_tensor(outputs[0]) and outputs[0].dim() == 0
-            else gather(outputs, device)
-        ),
+        "the mean of the losses, where a vector with one loss for each replica is asked "
+        "for": mean_of_losses,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
-    parts, loss = list(torch.arange(60.0).reshape(10, 3, 2).chunk(4)), torch.ones(())
+    parts = list(torch.arange(60.0).reshape(10, 3, 2).chunk(4))
+    loss = torch.ones(())
+    x, y = torch.ones(2, 2), torch.zeros(2, 2)
     for words, outputs, device in (
         ("parts of 3, 3, 3 and 1 images", parts, "cpu"),
         ('parts on "meta" and on the CPU, device "meta"', [parts[0].to("meta"), parts[1]], "meta"),
+        ('one part, device "meta"', parts[:1], "meta"),
+        ("one loss without a dimension", [loss], "cpu"),
+        ("parts of one row and one column", list(torch.ones(3, 1).chunk(3)), "cpu"),
+        ("dicts with their keys in another order", [{"x": x, "y": y}, {"y": y, "x": x}], "cpu"),
         ("labels, int64", list(torch.arange(10).chunk(2)), "cpu"),
         ("three losses without a dimension", [loss, 2 * loss, 3 * loss], "cpu"),
         (
@@ -140,15 +150,19 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"gather({words})", found
         yield f"gather({words}): what it consists of", kinds(found)
         yield f"gather({words}): the outputs afterwards", outputs
-    leaves = [
-        torch.ones(shape, requires_grad=True) for shape in ((), (), (2, 3), (1, 3), (2, 3), (1, 3))
+    shapes = ((), (), (2, 3), (1, 3), (2, 3), (1, 3))
+    leaves = [torch.ones(shape, requires_grad=True) for shape in shapes]
+    inner = [{"rows": leaf} for leaf in leaves[4:]]
+    found = [
+        answer(leaves[:2], "cpu"),
+        answer(leaves[2:4], "cpu"),
+        answer(inner, "cpu")["rows"],
     ]
-    loss, rows, inner = leaves[:2], leaves[2:4], [{"rows": leaf} for leaf in leaves[4:]]
-    found = [answer(loss, "cpu"), answer(rows, "cpu"), answer(inner, "cpu")["rows"]]
     yield "gather of losses, rows and dicts that need a gradient", found
     sum(vector.cumsum(0).sum() for vector in found).backward()  # each row has another gradient
     yield "the gradients that come back to them", [leaf.grad for leaf in leaves]
     yield (
         "",
-        "A loss for each replica comes back as a vector: weigh each by its rows before `backward()`.",
+        "A loss for each replica comes back as a vector: weigh each by its rows before "
+        "`backward()`.",
     )

@@ -16,9 +16,8 @@ def hand_ddp(model):
     """Make the model a replica; returns nothing."""
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), src=0)
-    trained = [
-        p for p in model.parameters() if p.requires_grad
-    ]  # parameters() gives a tied one once
+    # parameters() gives a tied one once
+    trained = [p for p in model.parameters() if p.requires_grad]
     ready = []
 
     def send_when_all_are_ready(parameter):
@@ -37,19 +36,21 @@ def hand_ddp(model):
 
 
 class Tangled(nn.Module):
-    """Tied and frozen parameters, buffers; neither the first parameter's nor the last's gradient is ready last."""
+    """Tied and frozen parameters, buffers; the first and the last gradient are not ready last."""
 
     def __init__(self, classes: int = 8) -> None:
         super().__init__()
-        self.last, self.embed = nn.Linear(classes, classes), nn.Embedding(classes, 6)
-        self.frozen, self.hidden = nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, 6)
+        self.last = nn.Linear(classes, classes)
+        self.embed = nn.Embedding(classes, 6)
+        self.frozen = nn.Linear(6, 6).requires_grad_(False)
+        self.hidden = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
         self.out = nn.Linear(6, classes, bias=False)
         self.out.weight = self.embed.weight
         self.register_buffer("scale", torch.rand(6) + 0.5)
         self.register_buffer("seen", torch.randint(100, (2,)))
 
     def forward(self, x: Tensor) -> Tensor:  # (N,) int64 -> (N, classes)
-        return self.last(self.out(torch.tanh(self.hidden(self.frozen(self.embed(x)) * self.scale))))
+        return self.last(self.out(self.hidden(self.frozen(self.embed(x)) * self.scale)))
 
 
 @exercise(hand_ddp, ranks=(3, 2))
@@ -58,25 +59,24 @@ def _(answer: Callable) -> Iterator[tuple]:
     model = Tangled().to(pick())
     before = [*model.parameters()]
     answer(model)
-    yield (
-        "are its parameters the tensors from before",
-        [*map(id, model.parameters())] == [*map(id, before)],
-    )
+    kept = [*map(id, model.parameters())] == [*map(id, before)]
+    yield "are its parameters the tensors from before", kept
     yield "parameters and buffers, which are to be rank 0's", dict(model.state_dict())
     needed = sum(p.numel() * p.element_size() for p in before if p.requires_grad)
-    for step, where in enumerate(
-        ("the first backward", "the second backward", "a backward that adds to gradients")
-    ):
+    steps = ("the first backward", "the second backward", "a backward that adds to gradients")
+    for step, where in enumerate(steps):
         x = (torch.arange(5, device=pick()) * (step + 1) + dist.get_rank()) % 8
         if step < 2:
             model.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), (x + 1) % 8)  # may send buffers, as DDP does
         with Traffic() as traffic:
-            nn.functional.cross_entropy(model(x), (x + 1) % 8).backward()
+            loss.backward()
         yield f"the gradients of {where}", {name: p.grad for name, p in model.named_parameters()}
         yield f"the messages of {where}", [name for name, _ in traffic.order]
         yield f"the bytes in the message of {where}", AtMost(traffic.order[0][1], needed)
         torch.optim.SGD(before, lr=0.1).step()
     yield (
         "",
-        "Right on three ranks and on two, tied and frozen parameters included: one all-reduce for each backward.",
+        "Right on three ranks and on two, tied and frozen parameters included: one all-reduce for "
+        "each backward.",
     )

@@ -1,10 +1,11 @@
 """Exercises of notebook 07: runs to repair, each looked at by its symptom on real ranks."""
 
+import contextlib
 import io
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pickle import UnpicklingError
 from typing import Any, Self
 
@@ -17,12 +18,13 @@ from torch.utils._pytree import tree_map_only
 
 from ..lessons.models import mlp
 from ..machine import pick
+from .compare import kind
 from .exercise import exercise
-from .probes import Steps, batch, equal_everywhere, everyones, returned, weights
+from .instruments import Steps, batch, equal_everywhere, everyones, returned, weights
 
 
 def train_uneven(batches):
-    """Train on this list of batches; ranks have different numbers of them. Return the trained network."""
+    """Train on this list of batches, longer on some ranks; return the trained network."""
     model = DDP(mlp().to(pick()))
     optimizer = SGD(model.parameters(), lr=0.1)
     with model.join():
@@ -33,12 +35,10 @@ def train_uneven(batches):
     return model.module
 
 
-@exercise(train_uneven, ranks=(3,), seconds=10)  # at rest a right answer takes less than one
+@exercise(train_uneven, ranks=(3,), seconds=10)  # a right answer takes less than one
 def _(answer: Callable) -> Iterator[tuple]:
-    for counts in (
-        (2, 4, 4),
-        (3, 1, 3),
-    ):  # two ranks have most: if they part in their last steps, that is seen
+    # two ranks have most: if they part in their last steps, that is seen
+    for counts in ((2, 4, 4), (3, 1, 3)):
         batches = [
             [batch(10 * rank + i) for i in range(count)] for rank, count in enumerate(counts)
         ]
@@ -54,18 +54,31 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"{where}: whether it trains on those of other ranks", any(itertools.chain(*used))
         yield f"{where}: equal weights on all ranks before each step", steps.equal()
         yield f"{where}: equal weights on all ranks at the end", equal_everywhere(weights(network))
-        yield (
-            f"{where}: weights that moved",
-            not torch.equal(weights(network).cpu(), weights(mlp())),
-        )
+        felt = _batches_that_count(answer, batches, weights(network))
+        yield f"{where}: which of its own batches change the weights at the end", felt
     yield (
         "",
-        "All batches were used, nobody waited for ever, and the weights were equal in every step.",
+        "Every batch changed the weights, nobody waited for ever, and the weights were equal "
+        "before every step.",
     )
 
 
+def _batches_that_count(answer: Callable, batches: list[list], end: torch.Tensor) -> list[bool]:
+    """For each of this rank's batches, whether the weights end elsewhere if its digits differ."""
+    felt = []
+    for rank, given in enumerate(batches):
+        for i, (x, y) in enumerate(given):
+            other = [*batches[dist.get_rank()]]
+            if rank == dist.get_rank():
+                other[i] = x, (y + 1) % 10
+            ends = weights(answer(other))
+            if rank == dist.get_rank():
+                felt.append(not torch.allclose(ends, end, rtol=0, atol=1e-6))
+    return felt
+
+
 def train_and_save(batches, path):
-    """Train, save the network's state dict at `path`, and return what every rank then loads from there."""
+    """Train, save the network's state dict at `path`, and return what every rank loads from it."""
     model = DDP(mlp().to(pick()))
     optimizer = SGD(model.parameters(), lr=0.1)
     for x, y in batches:
@@ -79,49 +92,85 @@ def train_and_save(batches, path):
 
 
 class Files:
-    """Counts `torch.save` and `torch.load` of files in the block. A file is written a second after the call: who does
-    not wait for the writer, or only sleeps, which takes no time here, loads what an earlier run has left."""
+    """Counts `torch.save` of files in the block, and keeps what `torch.load` gave.
+
+    Writing begins a second after the call and takes half of one: who does not wait for the writer,
+    or only sleeps, which takes no time here, loads what an earlier run has left, or a part. What is
+    loaded is a little off, by the last bit of each number, so that it is known from what was saved.
+    """
 
     def __enter__(self) -> Self:
-        self.saves = self.loads = 0
-        self._save, self._load, torch.save, torch.load = (
-            torch.save,
-            torch.load,
-            self.save,
-            self.load,
-        )
-        self._sleep, time.sleep = time.sleep, lambda seconds: None
+        self.saves = 0
+        self.loaded: list[Any] = []
+        self._save = torch.save
+        self._load = torch.load
+        self._sleep = time.sleep
+        torch.save = self.save
+        torch.load = self.load
+        time.sleep = lambda seconds: None
         return self
 
     def __exit__(self, *error: object) -> None:
-        torch.save, torch.load, time.sleep = self._save, self._load, self._sleep
+        torch.save = self._save
+        torch.load = self._load
+        time.sleep = self._sleep
 
     def save(self, thing: Any, file: Any, *more: Any, **options: Any) -> None:
-        if not isinstance(file, io.BytesIO):  # pickling a tensor saves it to memory
-            self.saves += 1
-            self._sleep(1)
-        self._save(thing, file, *more, **options)
+        if isinstance(file, io.BytesIO):  # pickling a tensor saves it to memory
+            return self._save(thing, file, *more, **options)
+        self.saves += 1
+        written = io.BytesIO()
+        self._save(thing, written, *more, **options)
+        self._sleep(1)
+        with contextlib.ExitStack() as stack:
+            target = file
+            if not hasattr(file, "write"):
+                target = stack.enter_context(open(file, "wb"))
+            target.write(written.getvalue()[:1000])
+            target.flush()
+            self._sleep(0.5)
+            target.write(written.getvalue()[1000:])
+        return None
 
     def load(self, file: Any, *more: Any, **options: Any) -> Any:
-        self.loads += not isinstance(file, io.BytesIO)
-        try:
+        if isinstance(file, io.BytesIO):
             return self._load(file, *more, **options)
+        try:
+            loaded = self._load(file, *more, **options)
         except (EOFError, OSError, RuntimeError, UnpicklingError) as error:
             raise RuntimeError(
                 "this rank read a file that was not there, or not written to its end"
             ) from error
+        loaded = tree_map_only(torch.Tensor, lambda t: t.nextafter(torch.ones_like(t)), loaded)
+        self.loaded.append(loaded)
+        return loaded
 
 
-@exercise(train_and_save, ranks=(3,))
+def _same_bits(one: Any, other: Any) -> bool:
+    one, other = (
+        torch.cat([tensor.detach().cpu().flatten() for tensor in state.values()])
+        for state in (one, other)
+    )
+    return torch.equal(one, other)
+
+
+@exercise(train_and_save, ranks=(3,), seconds=10)
 def _(answer: Callable) -> Iterator[tuple]:
     with tempfile.TemporaryDirectory() as folder:
         torch.save(mlp().state_dict(), f"{folder}/model.pt")  # left by an earlier run
         path = everyones(f"{folder}/model.pt")[0]
         with Files() as files:
             loaded = answer([batch(10 * dist.get_rank() + i) for i in range(2)], path)
+        is_state = isinstance(loaded, Mapping)
+        yield (
+            "what it returns",
+            loaded if loaded is None else "a state dict" if is_state else kind(loaded),
+        )
         yield "how many ranks save a file", sum(everyones(files.saves > 0))
         yield "what is in the file", torch.load(path, map_location=pick())
-        yield "how many ranks load a file", sum(everyones(files.loads > 0))
+        yield "how many ranks load a file", sum(everyones(len(files.loaded) > 0))
         loaded = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to(pick()), loaded)
         yield "what it returns, which is to be what was saved", loaded
+        from_file = any(_same_bits(loaded, each) for each in files.loaded)
+        yield "does it return what `torch.load` gave", from_file
     yield "", "One rank wrote the file, and all ranks loaded the weights that were just trained."

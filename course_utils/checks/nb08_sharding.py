@@ -21,26 +21,28 @@ def zero_bytes(parameters, ranks, stage):
     return (weights + gradients + states) * parameters
 
 
-@exercise(
-    zero_bytes,
-    mistakes={
-        "bytes are asked for, this is in gigabytes": lambda *given: zero_bytes(*given) / 1e9,
-    },
-)
+def in_gigabytes(*given):
+    return zero_bytes(*given) / 1e9
+
+
+@exercise(zero_bytes, mistakes={"bytes are asked for, this is in gigabytes": in_gigabytes})
 def _(answer: Callable) -> Iterator[tuple]:
     for parameters, ranks in ((7.5e9, 64), (7.5e9, 1), (1.3e9, 8), (1000, 3)):
         for stage in range(4):
             yield f"zero_bytes({parameters:g}, {ranks}, {stage})", answer(parameters, ranks, stage)
     yield (
         "",
-        "As in the ZeRO paper's figure 1: 120, 31.4, 16.6 and 1.9 GB for 7.5 billion parameters on 64 ranks.",
+        "As in the ZeRO paper's figure 1: 120, 31.4, 16.6 and 1.9 GB for 7.5 billion parameters on "
+        "64 ranks.",
     )
 
 
 def shard_optimizer(parameters, make):
     """A function step(); the parameters start equal on all ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    trained, owners, loads = [p for p in parameters if p.requires_grad], [], [0] * ranks
+    trained = [p for p in parameters if p.requires_grad]
+    owners = []
+    loads = [0] * ranks
     for p in trained:
         owners.append(loads.index(min(loads)))  # the rank that has least so far
         loads[owners[-1]] += p.numel()
@@ -67,9 +69,9 @@ def on_the_sum(parameters, make):
 
 
 CASES = {  # the optimizer, its states for each parameter, the layers' sizes
-    "SGD": (lambda parameters: SGD(parameters, lr=0.05, momentum=0.9), 1, (6, 7, 5, 3)),
+    "SGD": (lambda parameters: SGD(parameters, lr=0.05, momentum=0.9), 1, (6, 7, 5, 1)),
     "Adam": (lambda parameters: Adam(parameters, lr=0.05), 2, (4, 4, 4, 4, 4)),
-    "Adam, two parameters": (lambda parameters: Adam(parameters, lr=0.05), 2, (6, 3)),
+    "Adam, two parameters": (lambda parameters: Adam(parameters, lr=0.05), 2, (6, 2)),
 }
 
 
@@ -97,20 +99,16 @@ def backward(model: nn.Module, inputs: int, number: int) -> None:
 )
 def _(answer: Callable) -> Iterator[tuple]:
     for case, (make, each, sizes) in CASES.items():
-        model, kept = layers(sizes), [0]
+        model = layers(sizes)
+        kept = [0]
 
-        def made(parameters: list, make: Callable = make, kept: list[int] = kept) -> Optimizer:
+        def count(optimizer: Optimizer, *_: object, kept: list[int] = kept) -> None:
+            states = [t for state in optimizer.state.values() for t in state.values()]
+            kept.append(sum(t.numel() for t in states if t.dim()))
+
+        def made(parameters: list, make: Callable = make, count: Callable = count) -> Optimizer:
             optimizer = make([*parameters])
-            optimizer.register_step_post_hook(
-                lambda *_: kept.append(
-                    sum(
-                        t.numel()
-                        for state in optimizer.state.values()
-                        for t in state.values()
-                        if t.dim()
-                    )
-                )
-            )
+            optimizer.register_step_post_hook(count)
             return optimizer
 
         step = answer([*model.parameters()], made)
@@ -124,5 +122,6 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"{case}, the numbers in the states that this rank keeps", AtMost(max(kept), most)
     yield (
         "",
-        "The weights of the whole optimizer, and each rank keeps only the states of its own parameters.",
+        "The weights of the whole optimizer, and each rank keeps only the states of its own "
+        "parameters.",
     )

@@ -1,4 +1,4 @@
-"""Exercises of notebook 09, looked at on 2 and 3 real ranks: FSDP2's units, and a start that never holds the model."""
+"""Exercises of notebook 09, on 2 and 3 real ranks: FSDP2's units, a start in shards."""
 
 import zlib
 from collections.abc import Callable, Iterator
@@ -32,28 +32,22 @@ def outside(model: nn.Module) -> list[str]:
 
 def after_backward(model: nn.Module) -> Iterator[tuple]:
     grads = {name: p.grad for name, p in model.named_parameters()}
-    yield (
-        "parameters that get no gradient in a backward",
-        [name for name, grad in grads.items() if grad is None],
-    )
-    yield (
-        "the gradient, the mean over all ranks",
-        {name: grad.full_tensor() for name, grad in grads.items()},
-    )
+    missing = [name for name, grad in grads.items() if grad is None]
+    yield "parameters that get no gradient in a backward", missing
+    means = {name: grad.full_tensor() for name, grad in grads.items()}
+    yield "the gradient, the mean over all ranks", means
 
 
 @exercise(choose_units, ranks=(2,), seconds=40)
 def _(answer: Callable) -> Iterator[tuple]:
-    model, peaks = models.GPT(64, layers=8, context=16).to(pick()), []
-    count, ids = (
-        sum(p.numel() for p in model.parameters()),
-        torch.full((1, 4), dist.get_rank(), device=pick()),
-    )
+    model = models.GPT(64, layers=8, context=16).to(pick())
+    count = sum(p.numel() for p in model.parameters())
+    ids = torch.full((1, 4), dist.get_rank(), device=pick())
     answer(model, init_device_mesh(pick().type, (dist.get_world_size(),)))
     yield "parameters that are not sharded", outside(model)
-    for _ in range(
-        12
-    ):  # the backend may hold a buffer for a moment longer: the least of many steps counts
+    peaks = []
+    # the backend may hold a buffer for a moment longer: the least of many steps counts
+    for _ in range(12):
         model.zero_grad()
         with Traffic() as traffic, Alive(model.parameters()) as alive:
             model(ids).float().square().mean().backward()
@@ -63,12 +57,13 @@ def _(answer: Callable) -> Iterator[tuple]:
     yield "the most bytes at once, for each parameter", AtMost(min(peaks), 7.8)
     yield (
         "",
-        f"{len(traffic.order)} messages and {min(peaks)} bytes a parameter in a step, with DDP's gradient.",
+        f"{len(traffic.order)} messages and {min(peaks)} bytes a parameter in a step, with DDP's "
+        "gradient.",
     )
 
 
 def start_sharded(make, draw, mesh):
-    """The model with DTensor parameters: made on `meta`, sharded, then filled one tensor after the other."""
+    """The model with DTensor parameters: made on `meta`, sharded, then filled tensor by tensor."""
     from torch.distributed.tensor import distribute_tensor
 
     with torch.device("meta"):
@@ -105,7 +100,8 @@ def draw(name: str, shape: torch.Size) -> Tensor:
     ranks=(2, 3),
     seconds=40,
     mistakes={
-        "draw got the shape of this rank's rows, so every rank has drawn the same ones": drawn_by_each_rank,
+        "draw got the shape of this rank's rows, so every rank has drawn the same "
+        "ones": drawn_by_each_rank,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
@@ -115,18 +111,12 @@ def _(answer: Callable) -> Iterator[tuple]:
     yield "a torch.nn.Module is returned", isinstance(model, nn.Module)
     yield "parameters that are not sharded", outside(model)
     parts = {name: p.to_local() for name, p in model.named_parameters()}
-    yield (
-        "parameters that still have no memory",
-        [name for name, part in parts.items() if part.is_meta],
-    )
-    yield (
-        "the weights, put together",
-        {name: p.full_tensor() for name, p in model.named_parameters()},
-    )
-    yield (
-        "the most bytes at once, the whole model's being 1",
-        AtMost(round(alive.peak / whole, 2), 0.9),
-    )
+    without = [name for name, part in parts.items() if part.is_meta]
+    yield "parameters that still have no memory", without
+    weights = {name: p.full_tensor() for name, p in model.named_parameters()}
+    yield "the weights, put together", weights
+    peak = AtMost(round(alive.peak / whole, 2), 0.9)
+    yield "the most bytes at once, the whole model's being 1", peak
     output = model(torch.full((2, 40), 1.0 + dist.get_rank(), device=pick()))
     yield "the model's output", output
     output.square().mean().backward()

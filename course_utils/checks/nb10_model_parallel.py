@@ -5,24 +5,30 @@ from collections.abc import Callable, Iterator
 from itertools import combinations, islice, pairwise
 from operator import index
 
+from ..style import plural
 from .exercise import exercise
 
 
 def idle_shares(forward, backward):
-    """A rank computes while its own forward and backward last; in the rest of a batch's time it waits."""
+    """A rank waits while the others' forward and backward last."""
     busy = [f + b for f, b in zip(forward, backward, strict=True)]
     return [1 - own / sum(busy) for own in busy]
+
+
+def busy_shares(forward, backward):
+    return [1 - share for share in idle_shares(forward, backward)]
+
+
+def in_percent(forward, backward):
+    return [100 * share for share in idle_shares(forward, backward)]
 
 
 @exercise(
     idle_shares,
     mistakes={
-        "these are the shares in which a rank computes; in the rest of the time it waits": lambda forward, backward: [
-            1 - share for share in idle_shares(forward, backward)
-        ],
-        "these are percent; a share is a number from 0 to 1": lambda forward, backward: [
-            100 * share for share in idle_shares(forward, backward)
-        ],
+        "these are the shares in which a rank computes; in the rest of the time it "
+        "waits": busy_shares,
+        "these are percent; a share is a number from 0 to 1": in_percent,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
@@ -31,8 +37,11 @@ def _(answer: Callable) -> Iterator[tuple]:
         ([3.0, 1.0, 2.0], [6.0, 2.0, 2.0]),
         ([5], [1]),
         ([0.03, 0.01, 0.02], [0.06, 0.02, 0.04]),
+        ([0.0021, 0.0007, 0.0016], [0.0033, 0.0014, 0.0048]),
+        ([2, 0, 1], [4, 0, 2]),
     ):
-        call, given = f"idle_shares({forward}, {backward})", ([*forward], [*backward])
+        call = f"idle_shares({forward}, {backward})"
+        given = [*forward], [*backward]
         yield call, answer(*given)
         yield f"{call}: what it was given, afterwards", given
     yield "", "A stage that has less to do waits longer, and all shares of the time are right."
@@ -62,15 +71,20 @@ def _(answer: Callable) -> Iterator[tuple]:
         ([5, 4, 3], 3),
         ([2, 3], 1),
         ([5, 3, 8, 1], 3),
+        ([0.9, 0.2, 0.2, 0.2, 0.8], 2),
     ]
     cases += [([draw.randint(1, 9) for _ in range(10)], stages) for stages in (2, 3, 4, 5)]
     for costs, stages in [*cases, ([4, 4, 1, 1, 1, 1, 2, 2], 4)]:
-        call, given = f"balance({costs}, {stages})", [*costs]
+        call = f"balance({costs}, {stages})"
+        given = [*costs]
         counts = answer(given, stages)
-        yield f"{call}: the costs afterwards", given
-        yield f"{call}: how many stages", None if counts is None else len(counts)
+        listed = hasattr(counts, "__len__")
+        yield f"{call}: what it returns", plural(len(counts), "number") if listed else counts
         counts = [index(count) for count in counts]  # of any type of whole numbers
         yield f"{call}: how many layers its stages take together", sum(counts)
-        yield f"{call}: each stage takes at least one layer", min(counts) > 0
-        yield f"{call}: the cost of its slowest stage", max(stage_costs(costs, counts))
+        empty = [stage for stage, count in enumerate(counts) if count < 1]
+        yield f"{call}: stages that have no layer", empty
+        slowest = max(stage_costs(costs, counts))
+        yield f"{call}: the cost of its slowest stage", slowest
+        yield f"{call}: the costs afterwards", given
     yield "", "The slowest stage is as fast as can be each time."

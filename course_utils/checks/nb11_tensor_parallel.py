@@ -21,14 +21,14 @@ from .exercise import exercise
 
 
 class Operations(TorchDispatchMode):
-    """`count`s the floating-point operations of matrix products on this rank; of a `DTensor`, those with its part."""
+    """`count`s the floating-point operations of this rank's matrix products, a DTensor's, too."""
 
     def __enter__(self) -> Self:
-        from torch.utils.flop_counter import (
-            flop_registry,
-        )  # which warns where triton is missing: not in the notebook
+        # which warns where triton is missing: not in the notebook
+        from torch.utils.flop_counter import flop_registry
 
-        self.count, self.formulas = 0, flop_registry
+        self.count = 0
+        self.formulas = flop_registry
         return super().__enter__()
 
     def __torch_dispatch__(
@@ -38,15 +38,14 @@ class Operations(TorchDispatchMode):
             return NotImplemented  # what it does with its part comes here next
         result = func(*args, **(kwargs or {}))
         formula = self.formulas.get(func.overloadpacket)
-        if formula and not any(
-            issubclass(t, FakeTensor) for t in types
-        ):  # with which DTensor works out a shape
+        # with which DTensor works out a shape
+        if formula and not any(issubclass(t, FakeTensor) for t in types):
             self.count += formula(*args, **(kwargs or {}), out_val=result)
         return result
 
 
 def other_gradients(parameters: dict[str, nn.Parameter], whole: nn.Module) -> Iterator[str]:
-    """Names of those that would not learn as in the whole layer: here each number has its gradient there, or none."""
+    """Names of those with numbers that have neither their gradient in the whole layer nor none."""
     for name, p in whole.named_parameters():
         grad = parameters[name].grad  # None where copies are computed with
         if grad is None or grad.shape != p.shape:
@@ -59,30 +58,35 @@ def forward_and_backward(answer: Callable, *wholes: nn.Module) -> Iterator[tuple
     """Of `answer(x, layer)`, or of its layers if it is an MLP, beside those of the whole layer."""
     for whole, (rows, length, width) in zip(wholes, ((2, 5, 24), (3, 2, 40)), strict=True):
         filled(whole).to(pick())
-        layer, where = copy.deepcopy(whole), f"x of shape ({rows}, {length}, {width})"
+        layer = copy.deepcopy(whole)
+        where = f"x of shape ({rows}, {length}, {width})"
         parameters = dict(layer.named_parameters())
         generator = torch.Generator().manual_seed(4)
         x, direction = (
             torch.randn(rows, length, width, generator=generator).to(pick()) for _ in range(2)
         )
-        same, x = x.clone(), x.requires_grad_()
+        same = x.clone()
+        x.requires_grad_()
+        parts = layer.children() if isinstance(layer, MLP) else [layer]
         with Traffic() as forward, Operations() as computed:
-            y = answer(x, *(layer.children() if isinstance(layer, MLP) else [layer]))
-            y = y.full_tensor() if isinstance(y, DTensor) else y
+            y = answer(x, *parts)
+            if isinstance(y, DTensor):
+                y = y.full_tensor()
         yield f"{where}: the output", y
         yield f"{where}: x afterwards", x
+        changed = [name for name, p in whole.named_parameters() if not p.equal(parameters[name])]
+        yield f"{where}: parameters whose numbers are others afterwards", changed
         operations = 2 * rows * length * sum(p.numel() for p in parameters.values() if p.dim() == 2)
-        operations += 4 * rows * length**2 * width if isinstance(layer, Attention) else 0
+        if isinstance(layer, Attention):
+            operations += 4 * rows * length**2 * width
         most = AtMost(computed.count, operations // dist.get_world_size())
         yield f"{where}: multiplications and additions, at most this rank's share", most
         with Traffic() as backward:
             y.backward(direction)
         yield f"{where}: the gradient of x", x.grad
         whole(same).backward(direction)
-        yield (
-            f"{where}: weights that get another gradient than in the whole layer",
-            [*other_gradients(parameters, whole)],
-        )
+        others = [*other_gradients(parameters, whole)]
+        yield f"{where}: weights that get another gradient than in the whole layer", others
         yield f"{where}: all values are right; what is sent forward, in bytes", forward.order
         yield f"{where}: all values are right; what is sent backward, in bytes", backward.order
 
@@ -90,36 +94,49 @@ def forward_and_backward(answer: Callable, *wholes: nn.Module) -> Iterator[tuple
 def mlp_part(x, up, down):
     """down(gelu(up(x))) from this rank's part of both layers: x (N, T, D) -> (N, T, D)."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    columns = (
-        up.weight.chunk(ranks)[rank],
-        up.bias.chunk(ranks)[rank],
-    )  # nn.Linear keeps (outputs, inputs)
+    # nn.Linear keeps (outputs, inputs)
+    columns = up.weight.chunk(ranks)[rank], up.bias.chunk(ranks)[rank]
     hidden = gelu(linear(fan_out(x), *columns))  # (…, hidden/ranks) of (…, hidden)
     return add_up(linear(hidden, down.weight.chunk(ranks, dim=1)[rank])) + down.bias
 
 
+OWN_GRADIENT = "backward, this is only this rank's part of it: the parts are to be added up, once"
 NO_SUM = (
     "this is only what this rank's part of the layer gives: the ranks' parts are to be added up"
 )
-MORE_BIASES = "every rank adds the last bias, and then they are added up: it belongs there once, after the sum"
+MORE_BIASES = (
+    "every rank adds the last bias, and then they are added up: it belongs there once, after the "
+    "sum"
+)
+
+
+def own_part(x, up, down):
+    return Rows(down, as_it_is)(gelu(Columns(up)(x)))
+
+
+def sum_of_biases(x, up, down):
+    return add_up(own_part(x, up, down))
+
+
+def own_gradient(x, up, down):
+    return Rows(down)(gelu(Columns(up, as_it_is)(x)))
 
 
 @exercise(
     mlp_part,
     ranks=(2, 4),
     mistakes={
-        NO_SUM: lambda x, up, down: Rows(down, as_it_is)(gelu(Columns(up)(x))),
-        MORE_BIASES: lambda x, up, down: add_up(Rows(down, as_it_is)(gelu(Columns(up)(x)))),
-        "backward, this is only this rank's part of it: the parts are to be added up, once": lambda x, up, down: (
-            Rows(down)(gelu(Columns(up, as_it_is)(x)))
-        ),
+        NO_SUM: own_part,
+        MORE_BIASES: sum_of_biases,
+        OWN_GRADIENT: own_gradient,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
     yield from forward_and_backward(answer, MLP(24), MLP(40))
     yield (
         "",
-        "Equal to the whole MLP on 2 and 4 ranks, gradients too, with one all-reduce of one activation each way.",
+        "Equal to the whole MLP on 2 and 4 ranks, gradients too, with one all-reduce of one "
+        "activation each way.",
     )
 
 
@@ -140,27 +157,44 @@ def attention_part(x, attention):
 
 
 def split(attention: Attention, enter: Callable = as_it_is, leave: Callable = add_up) -> Attention:
-    attention.q, attention.k, attention.v = (
-        Columns(part, enter) for part in (attention.q, attention.k, attention.v)
-    )
+    attention.q = Columns(attention.q, enter)
+    attention.k = Columns(attention.k, enter)
+    attention.v = Columns(attention.v, enter)
     attention.out = Rows(attention.out, leave)
     return attention
+
+
+def own_heads(x, attention):
+    return split(attention, leave=as_it_is)(fan_out(x))
+
+
+def sum_of_heads(x, attention):
+    return add_up(own_heads(x, attention))
+
+
+def own_gradient_of_heads(x, attention):
+    return split(attention)(x)
+
+
+def three_messages(x, attention):
+    return split(attention, fan_out)(x)
 
 
 @exercise(
     attention_part,
     ranks=(2, 4),
     mistakes={
-        NO_SUM: lambda x, attention: split(attention, leave=as_it_is)(fan_out(x)),
-        MORE_BIASES: lambda x, attention: add_up(split(attention, leave=as_it_is)(fan_out(x))),
-        "q, k and v each send their part of x's gradient: one fan_out for the three adds first and sends once": lambda x, attention: (
-            split(attention, fan_out)(x)
-        ),
+        NO_SUM: own_heads,
+        MORE_BIASES: sum_of_heads,
+        OWN_GRADIENT: own_gradient_of_heads,
+        "q, k and v each send their part of x's gradient: one fan_out for the three adds first "
+        "and sends once": three_messages,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
     yield from forward_and_backward(answer, Attention(24, heads=4), Attention(40, heads=8))
     yield (
         "",
-        "Equal to the whole attention on 2 and 4 ranks, with one all-reduce of one activation each way.",
+        "Equal to the whole attention on 2 and 4 ranks, with one all-reduce of one activation each "
+        "way.",
     )

@@ -3,39 +3,36 @@
 from collections.abc import Callable, Iterator
 
 from .. import schedules
+from ..style import plural
 from .compare import AtMost
 from .exercise import exercise
 
 
 def played(answer: Callable, sizes: tuple[tuple[int, int], ...], *, split: bool) -> Iterator[tuple]:
-    """Look at what is written for (ranks, micro-batches): what is in it, what a rank holds and how long ranks wait."""
+    """What is written for (ranks, micro-batches): what a rank does and holds, how long it waits."""
     for ranks, micro_batches in sizes:
-        case, orders = (
-            f"{micro_batches} micro-batch{'es' * (micro_batches > 1)} on {ranks} rank{'s' * (ranks > 1)}",
-            [],
-        )
+        batches = "micro-batch" if micro_batches == 1 else "micro-batches"
+        case = f"{micro_batches} {batches} on {plural(ranks, 'rank')}"
+        orders = []
         for rank in range(ranks):
-            orders.append(answer(rank, ranks, micro_batches))
+            order = answer(rank, ranks, micro_batches)
+            orders.append(order)
             given = f"rank={rank}, ranks={ranks}, micro_batches={micro_batches}"
-            yield (
-                f"what it returns with {given}",
-                "a text" if isinstance(orders[-1], str) else orders[-1],
-            )
+            yield f"what it returns with {given}", "a text" if isinstance(order, str) else order
+
         schedule = schedules.parse(orders, micro_batches)
         timeline = schedule.simulate()
         yield f"{case}, played through", "F, B and W" if schedule.split else "F and B"
         for rank, held in enumerate(schedule.held):
             most = min(ranks if split else ranks - rank, micro_batches)
             yield f"{case}: micro-batches that rank {rank} holds", AtMost(int(held), most)
-        bubble = schedules.bubble(ranks, micro_batches, split=split)
-        yield (
-            f"{case}: the bubble, in % of the step",
-            AtMost(round(100 * timeline.idle(), 2), round(100 * bubble, 2)),
-        )
+        least = schedules.bubble(ranks, micro_batches, split=split)
+        bubble = AtMost(round(100 * timeline.idle(), 2), round(100 * least, 2))
+        yield f"{case}: the bubble, in % of the step", bubble
 
 
 def write_1f1b(rank, ranks, micro_batches):
-    """What rank `rank` of `ranks` does in a step, in order: "F0 B0 F1 B1 …", the least bubble at the least memory."""
+    """What a rank does in a step, in order: "F0 B0 F1 B1 …", least bubble at least memory."""
     ahead = min(ranks - rank, micro_batches)
     order = [f"F{micro}" for micro in range(ahead)]
     for micro in range(micro_batches):
@@ -56,14 +53,13 @@ def forwards_first(rank, ranks, micro_batches):
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
-    yield from played(
-        answer, ((4, 8), (1, 2), (4, 2), (3, 1), (3, 7), (11, 4), (17, 20)), split=False
-    )
+    sizes = ((4, 8), (1, 2), (4, 2), (3, 1), (3, 7), (11, 4), (17, 20))
+    yield from played(answer, sizes, split=False)
     yield "", "The smallest bubble at the least memory, up to 17 ranks."
 
 
 def write_zero_bubble(rank, ranks, micro_batches):
-    """As in 1F1B, but with each backward in halves: B for the input's gradient, and any time later W for the weights'.
+    """As 1F1B, each backward in halves: B for the input's gradient, W for the weights', later.
 
     The bubble is a third of 1F1B's, in time, and no rank holds more than `ranks` micro-batches.
     """
@@ -84,18 +80,18 @@ def w_at_once(rank, ranks, micro_batches):
     return " ".join(f"{word} W{word[1:]}" if word[0] == "B" else word for word in order)
 
 
+def w_at_the_end(rank, ranks, micro_batches):
+    order = [f"W{micro}" for micro in range(micro_batches)]
+    return " ".join([write_1f1b(rank, ranks, micro_batches), *order])
+
+
 @exercise(
     write_zero_bubble,
     mistakes={
-        "this rank does its first W after its last F, so it holds all micro-batches until then": lambda rank, ranks, micro_batches: (
-            " ".join(
-                [
-                    write_1f1b(rank, ranks, micro_batches),
-                    *(f"W{micro}" for micro in range(micro_batches)),
-                ]
-            )
-        ),
-        "ranks wait as long as if every W came right after its B. On the last ranks others wait for the next B": w_at_once,
+        "this rank does its first W after its last F, so it holds all micro-batches until "
+        "then": w_at_the_end,
+        "ranks wait as long as if every W came right after its B. On the last ranks others wait "
+        "for the next B": w_at_once,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:

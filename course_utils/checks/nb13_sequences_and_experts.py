@@ -1,4 +1,4 @@
-"""Exercises of notebook 13: two finished outputs of attention become one, and tokens go to several experts."""
+"""Exercises of notebook 13: two outputs of attention become one, tokens go to several experts."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,26 +12,22 @@ from ..ranks.traffic import Traffic
 from .compare import AtMost, kind
 from .exercise import exercise
 
-PARTS = (  # words, (…, n, d), the largest middle of a query's scores, some queries see nothing, type of out, tol
-    ("scores around 0", (2, 3, 4, 6), 0, False, torch.float32, 1e-5),
-    ("two dimensions, one query, float64", (1, 5), 0, False, torch.float64, 1e-5),
-    (
-        "five dimensions, scores from -1000 to 1000",
+FLOAT, DOUBLE, SHORT = torch.float32, torch.float64, torch.bfloat16
+# words: (…, n, d), a query's largest mean score, some queries see nothing, types of out, lse, tol
+PARTS = {
+    "scores around 0": ((2, 3, 4, 6), 0, False, FLOAT, FLOAT, 1e-5),
+    "two dimensions, one query, float64": ((1, 5), 0, False, DOUBLE, DOUBLE, 1e-5),
+    "five dimensions, scores from -1000 to 1000": (
         (2, 1, 3, 5, 4),
         1000,
         False,
-        torch.float32,
+        FLOAT,
+        FLOAT,
         1e-3,
     ),
-    (
-        "nothing seen in a part, or in both, by some queries",
-        (2, 7, 3),
-        0,
-        True,
-        torch.float32,
-        1e-5,
-    ),
-)
+    "nothing seen in a part, or in both, by some queries": ((2, 7, 3), 0, True, FLOAT, FLOAT, 1e-5),
+    "out in bfloat16, lse in float32": ((2, 3, 4), 0, False, SHORT, FLOAT, 0.03),
+}
 
 
 def attention(s: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,20 +39,20 @@ def two_parts(
     shape: tuple, largest: float, unseen: bool
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Scores and values of parts with three and five keys, in float64."""
-    draw, parts = torch.Generator().manual_seed(30), []
+    draw = torch.Generator().manual_seed(30)
+    parts = []
     for keys, every in ((3, 2), (5, 3)):
         s = torch.randn(*shape[:-1], keys, generator=draw, dtype=torch.float64)
         s += largest * torch.linspace(-1, 1, shape[-2])[:, None]
         if unseen:
             s[..., ::every, :] = -torch.inf
-        parts.append(
-            (s, torch.randn(*shape[:-2], keys, shape[-1], generator=draw, dtype=torch.float64))
-        )
+        v = torch.randn(*shape[:-2], keys, shape[-1], generator=draw, dtype=torch.float64)
+        parts.append((s, v))
     return parts
 
 
 def merge_outputs(out_a, lse_a, out_b, lse_b):
-    """out (…, n, d) and lse (…, n) of attention over two parts of the keys -> (out, lse) of attention over both."""
+    """out (…, n, d), lse (…, n) of attention over two parts of the keys -> (out, lse) over both."""
     lse = torch.stack([lse_a, lse_b])
     share_a, share_b = lse.softmax(0).nan_to_num().unsqueeze(-1)  # nan where both are -inf
     return (out_a * share_a + out_b * share_b).to(out_a.dtype), torch.logaddexp(lse_a, lse_b)
@@ -64,21 +60,22 @@ def merge_outputs(out_a, lse_a, out_b, lse_b):
 
 def by_differences(out_a, lse_a, out_b, lse_b):
     lse = torch.logaddexp(lse_a, lse_b)
-    return out_a * (lse_a - lse).exp().unsqueeze(-1) + out_b * (lse_b - lse).exp().unsqueeze(
-        -1
-    ), lse
+    share_a = (lse_a - lse).exp().unsqueeze(-1)
+    share_b = (lse_b - lse).exp().unsqueeze(-1)
+    return out_a * share_a + out_b * share_b, lse
 
 
 @exercise(
     merge_outputs,
     mistakes={
-        "(-inf) - (-inf) is nan, and so is 0 / 0; a query that saw nothing has the output 0": by_differences,
+        "(-inf) - (-inf) is nan, and so is 0 / 0; a query that saw nothing has the output "
+        "0": by_differences,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
-    for words, *case, dtype, tol in PARTS:
+    for words, (*case, of_out, of_lse, tol) in PARTS.items():
         (out_a, lse_a), (out_b, lse_b) = (attention(*part) for part in two_parts(*case))
-        given = [tensor.to(dtype) for tensor in (out_a, lse_a, out_b, lse_b)]
+        given = [out_a.to(of_out), lse_a.to(of_lse), out_b.to(of_out), lse_b.to(of_lse)]
         found = answer(*given)
         pair = isinstance(found, (tuple, list)) and len(found) == 2
         yield f"{words}: what comes back", "(out, lse)" if pair else kind(found)
@@ -113,45 +110,49 @@ def routes(ranks: int) -> dict[str, list[torch.Tensor]]:
 
 def tokens_of(rank: int, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, chosen and weights of a rank; x and weights are leaves of autograd."""
-    draw, here = torch.Generator().manual_seed(7 + rank), pick()
-    x, weights = (
-        torch.randn(len(chosen), WIDTH, generator=draw),
-        torch.rand(chosen.shape, generator=draw),
-    )
+    draw = torch.Generator().manual_seed(7 + rank)
+    x = torch.randn(len(chosen), WIDTH, generator=draw)
+    weights = torch.rand(chosen.shape, generator=draw)
+    here = pick()
     return x.to(here).requires_grad_(), chosen.to(here), weights.to(here).requires_grad_()
 
 
 def to_experts(x, chosen, weights, expert):
-    """x (T, D), chosen and weights (T, k) -> (T, D): the sum over j of weights[i, j] * expert chosen[i, j] of x[i]."""
+    """x (T, D), chosen and weights (T, k) -> (T, D).
+
+    Row i is the sum over j of weights[i, j] * expert chosen[i, j] of x[i].
+    """
     k, ranks = chosen.shape[1], dist.get_world_size()
-    order = chosen.flatten().argsort(
-        stable=True
-    )  # the copies of tokens: for rank 0 first, then for rank 1, …
+    # the copies of tokens: for rank 0 first, then for rank 1, …
+    order = chosen.flatten().argsort(stable=True)
     counts = chosen.flatten().bincount(minlength=ranks)
     coming = torch.empty_like(counts)
     dist.all_to_all_single(coming, counts)
     out, back = counts.tolist(), coming.tolist()
-    arrived = all_to_all_single_autograd(
-        x[order // k], back, out, dist.group.WORLD
-    )  # copy i is of token i // k
+    # copy i is of token i // k
+    arrived = all_to_all_single_autograd(x[order // k], back, out, dist.group.WORLD)
     results = all_to_all_single_autograd(expert(arrived), out, back, dist.group.WORLD)
     return (results[order.argsort()].unflatten(0, (-1, k)) * weights.unsqueeze(-1)).sum(1)
+
+
+def cut_off(x, chosen, weights, expert):
+    return to_experts(x.detach(), chosen, weights, expert)
 
 
 @exercise(
     to_experts,
     ranks=(2, 3, 4),
     mistakes={
-        "none comes back to x. It is cut off by `detach`, or by `dist.all_to_all_single`, which autograd does not know; "
-        "`all_to_all_single_autograd` is known to it": lambda x, chosen, weights, expert: (
-            to_experts(x.detach(), chosen, weights, expert)
-        ),
+        "none comes back to x. It is cut off by `detach`, or by `dist.all_to_all_single`, which "
+        "autograd does not know; `all_to_all_single_autograd` is known to it": cut_off,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for case, chosen_by in routes(ranks).items():
-        (x, chosen, weights), expert, came = tokens_of(rank, chosen_by[rank]), expert_of(rank), [0]
+        x, chosen, weights = tokens_of(rank, chosen_by[rank])
+        expert = expert_of(rank)
+        came = [0]
         expert.register_forward_pre_hook(lambda module, args, came=came: came.append(len(args[0])))
         with Traffic() as traffic:
             y = answer(x, chosen, weights, expert)
@@ -160,23 +161,17 @@ def _(answer: Callable) -> Iterator[tuple]:
         wanted = sum(int((each == rank).sum()) for each in chosen_by)
         yield f"{case}: tokens that this rank's expert computes", sum(came)
         most = 4 * WIDTH * (chosen.numel() + wanted) + COUNTS
-        yield (
-            f"{case}: bytes sent, of tokens, results and counts",
-            AtMost(traffic.bytes.total(), most),
-        )
+        sent = AtMost(traffic.bytes.total(), most)
+        yield f"{case}: bytes sent, of tokens, results and counts", sent
+
         y.square().sum().backward()
-        for name, leaf in (
-            ("x", x),
-            ("weights", weights),
-            ("the expert's weight", expert[0].weight),
-        ):
+        leaves = {"x": x, "weights": weights, "the expert's weight": expert[0].weight}
+        for name, leaf in leaves.items():
             # None is no gradient, and so is 0: of an expert that nobody chose.
-            yield (
-                f"{case}: the gradient of {name}",
-                torch.zeros_like(leaf) if leaf.grad is None else leaf.grad,
-                1e-3,
-            )
+            grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            yield f"{case}: the gradient of {name}", grad, 1e-3
     yield (
         "",
-        "Right on 2, 3 and 4 ranks, gradients included; each token travels only to its experts and back.",
+        "Right on 2, 3 and 4 ranks, gradients included; each token travels only to its experts and "
+        "back.",
     )

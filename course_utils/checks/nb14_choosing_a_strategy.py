@@ -12,7 +12,10 @@ SOME_RANKS = ((9999, 128, 8, 16), (1234, 7, 16, 12))
 
 
 def groups(rank, dp, tp, pp):
-    """The ranks in each group of `rank`, by axis, in order; ranks run along tensor first, then data, then pipeline."""
+    """The ranks in each group of `rank`, by axis, in order.
+
+    Ranks run along tensor first, then data, then pipeline.
+    """
     stage, replica, part = rank // (dp * tp), rank // tp % dp, rank % tp
     return {
         "tensor": [(stage * dp + replica) * tp + i for i in range(tp)],
@@ -29,23 +32,23 @@ def data_first(rank, dp, tp, pp):
 @exercise(
     groups,
     mistakes={
-        "here ranks run along `data` first; they are to run along `tensor` first, then `data`, then `pipeline`": data_first,
+        "here ranks run along `data` first; they are to run along `tensor` first, then `data`, "
+        "then `pipeline`": data_first,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
     every = [(rank, dp, tp, pp) for dp, tp, pp in SHAPES for rank in range(dp * tp * pp)]
     for given in (*every, *SOME_RANKS):
-        case, found = "groups({}, dp={}, tp={}, pp={})".format(*given), answer(*given)
+        case = "groups({}, dp={}, tp={}, pp={})".format(*given)
+        found = answer(*given)
         yield case, found
-        kinds = {
-            "an int" if hasattr(one, "__index__") else kind(one)
-            for ranks in found.values()
-            for one in ranks
-        }
+        members = [one for ranks in found.values() for one in ranks]
+        kinds = {"an int" if hasattr(one, "__index__") else kind(one) for one in members}
         yield f"{case}, what a rank is", " or ".join(sorted(kinds))
     yield (
         "",
-        "These are the groups of torch's meshes: right for every rank of five, and for two of large ones.",
+        "These are the groups of torch's meshes: right for every rank of five, and for two of "
+        "large ones.",
     )
 
 
@@ -63,10 +66,9 @@ BUDGETS = (
 
 
 def within_budget(model, cluster, devices, batch, most_sent):
-    """The fastest `planner.Plan` on `devices` that fits, and sends at most `most_sent` bytes a step on any device."""
-    costs = planner.plans(
-        model, cluster, devices=devices, batch=batch
-    )  # those that fit first, fastest first
+    """The fastest `planner.Plan` that fits; each device sends at most `most_sent` bytes a step."""
+    # those that fit first, fastest first
+    costs = planner.plans(model, cluster, devices=devices, batch=batch)
     return next(
         found.plan for found in costs if found.fits and sum(found.sent.values()) <= most_sent
     )
@@ -88,17 +90,14 @@ def largest_kind(model, cluster, devices, batch, most_sent):
 def _(answer: Callable) -> Iterator[tuple]:
     for model, cluster, devices, batch, most in BUDGETS:
         case = f"{model.parameters / 1e9:.3g} B parameters, {devices} devices, most_sent={most:.6g}"
-        fastest = planner.estimate(
-            model, within_budget(model, cluster, devices, batch, most), cluster, batch=batch
-        )
+        best = within_budget(model, cluster, devices, batch, most)
+        fastest = planner.estimate(model, best, cluster, batch=batch)
         plan = answer(model, cluster, devices, batch, most)
         yield f"{case}: what it returns", "a Plan" if isinstance(plan, Plan) else kind(plan)
         yield f"{case}: devices of the plan", plan.devices
         cost = planner.estimate(model, plan, cluster, batch=batch)
         yield f"{case}: bytes of memory on a device", AtMost(int(cost.total), int(cluster.memory))
         yield f"{case}: bytes that a device sends", AtMost(int(sum(cost.sent.values())), int(most))
-        yield (
-            f"{case}: seconds of a step, of all plans within the budget",
-            AtMost(round(cost.step, 6), round(fastest.step, 6)),
-        )
+        seconds = AtMost(round(cost.step, 6), round(fastest.step, 6))
+        yield f"{case}: seconds of a step, of all plans within the budget", seconds
     yield "", f"The fastest plan within memory and links, {len(BUDGETS)} times."

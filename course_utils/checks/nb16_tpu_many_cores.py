@@ -11,28 +11,35 @@ from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, DistributedSampler
 
 from .. import xla
-from ..errors import CourseError
+from ..errors import CourseError, RankError
 from ..lessons import models
 from ..ranks.run import Run
 from .compare import kind
 from .exercise import exercise
-from .probes import Rows
+from .instruments import Rows
 
 
 def on_cores(*task: Any, ranks: int, time_limit: float, spmd: bool = False, **_: Any) -> Run:
-    """`task` on `ranks` virtual cores, with SPMD on 8, or on all of a TPU, which takes longer to start."""
+    """`task` on `ranks` virtual cores, with SPMD on 8, or on all of a TPU."""
     tpu = os.environ.get("PJRT_DEVICE") == "TPU"
+    if tpu:
+        time_limit += 180.0  # it takes longer to start
     cores = None if tpu or spmd else ranks
-    return xla.launch(
-        *task, cores=cores, spmd=spmd, time_limit=time_limit + 180.0 * tpu, show=False
-    )
+    try:
+        return xla.launch(*task, cores=cores, spmd=spmd, time_limit=time_limit, show=False)
+    except RankError as error:
+        if error.cause == "SIGABRT" and not tpu:
+            why = "Not all cores came to a collective: virtual ones wait ten seconds for it."
+            error.facts = error.facts._replace(ends=[why])
+        raise
 
 
 def several() -> int:
     """How many cores there are."""
     import torch_xla.runtime as xr
 
-    if (cores := xr.global_runtime_device_count()) == 1:
+    cores = xr.global_runtime_device_count()
+    if cores == 1:
         raise CourseError(
             'several cores are needed: restart, and call xla.setup(device="CPU") for virtual ones'
         )
@@ -76,7 +83,8 @@ def replica(dataset, epochs, seed, reduce):
     import torch_xla.core.xla_model as xm
     import torch_xla.runtime as xr
 
-    core, cores, device = xr.global_ordinal(), xr.world_size(), torch_xla.device()
+    core, cores = xr.global_ordinal(), xr.world_size()
+    device = torch_xla.device()
     model = models.mlp(seed=seed * core).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(epochs):
@@ -90,6 +98,14 @@ def replica(dataset, epochs, seed, reduce):
     return model
 
 
+def own_weights(dataset, epochs):
+    return replica(dataset, epochs, seed=1, reduce=True)
+
+
+def own_gradients(dataset, epochs):
+    return replica(dataset, epochs, seed=0, reduce=False)
+
+
 @exercise(
     train_replica,
     ranks=(3, 2),
@@ -97,12 +113,10 @@ def replica(dataset, epochs, seed, reduce):
     launch=on_cores,
     unit="core",
     mistakes={
-        "the replicas begin with different weights: each core keeps its own, and core 0's are to be everyone's": lambda dataset, epochs: (
-            replica(dataset, epochs, seed=1, reduce=True)
-        ),
-        "each core steps with the gradients of its own rows: average them over all cores": lambda dataset, epochs: (
-            replica(dataset, epochs, seed=0, reduce=False)
-        ),
+        "the replicas begin with different weights: each core keeps its own, and core 0's are to "
+        "be everyone's": own_weights,
+        "each core steps with the gradients of its own rows: average them over all "
+        "cores": own_gradients,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
@@ -113,21 +127,18 @@ def _(answer: Callable) -> Iterator[tuple]:
     dataset = Watched(20 * cores)  # in batches of 8, 8 and 4 a core
     model = answer(dataset, 3)
     torch_xla.sync()
-    weights = (
-        parameters_to_vector(model.parameters()).detach().cpu()
-        if isinstance(model, nn.Module)
-        else None
-    )
-    unlike = xm.mesh_reduce("weights", None if weights is None else weights.numpy().tobytes(), set)
+    weights = bits = None
+    if isinstance(model, nn.Module):
+        weights = parameters_to_vector(model.parameters()).detach().cpu()
+        bits = weights.numpy().tobytes()
+    unlike = xm.mesh_reduce("weights", bits, set)
     yield "the rows that it reads, sorted", sorted(dataset.seen)
     yield "what it returns", "a model" if weights is not None else kind(model)
-    yield (
-        "the weights after 3 epochs, against those of one process that takes whole batches",
-        weights,
-        xla.tolerance(),
-    )
+    words = "the weights after 3 epochs, against those of one process that takes whole batches"
+    yield words, weights, xla.tolerance()
     yield "replicas that are unlike, if only in one bit", len(unlike)
     yield (
         "",
-        f"{cores} cores, each with rows of its own: bit-equal, and as one process on whole batches.",
+        f"{cores} cores, each with rows of its own: bit-equal, and as one process on whole "
+        "batches.",
     )

@@ -1,4 +1,4 @@
-"""Exercise of notebook 17, looked at by what each device of one program holds, what is sent, and the values."""
+"""Exercise of notebook 17, by what each device of one program holds and sends, and the values."""
 
 import functools
 import os
@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from .. import xla
 from ..lessons.models import MLP, filled
+from ..pictures.shards import Part
 from .exercise import exercise
 from .nb16_tpu_many_cores import on_cores, several
 
@@ -28,7 +29,36 @@ def shard_mlp(mlp, x, mesh):
     xs.mark_sharding(mlp.down.weight, mesh, (None, "model"))
 
 
-@exercise(shard_mlp, seconds=60.0, tol=1e-4, launch=functools.partial(on_cores, spmd=True))
+def rows_only(mlp, x, mesh):
+    import torch_xla.distributed.spmd as xs
+
+    xs.mark_sharding(x, mesh, ("data", None))
+
+
+def transposed(mlp, x, mesh):
+    import torch_xla.distributed.spmd as xs
+
+    rows_only(mlp, x, mesh)
+    xs.mark_sharding(mlp.up.weight, mesh, (None, "model"))
+    xs.mark_sharding(mlp.down.weight, mesh, ("model", None))
+
+
+def indices(part: Part) -> str:
+    """`[0:8, 4:8]`."""
+    ranges = [f"{a}:{a + n}" for a, n in zip(part.start, part.shape, strict=True)]
+    return f"[{', '.join(ranges)}]"
+
+
+@exercise(
+    shard_mlp,
+    seconds=60.0,
+    tol=1e-4,
+    launch=functools.partial(on_cores, spmd=True),
+    mistakes={
+        "it is not marked: every device holds all of the network": rows_only,
+        "`nn.Linear` keeps (outputs, inputs), and it is cut along the other of the two": transposed,
+    },
+)
 def _(answer: Callable) -> Iterator[tuple]:
     os.environ["XLA_DUMP_POST_OPTIMIZATIONS"] = "1"  # texts of programs are then those that run
     import numpy as np
@@ -39,9 +69,8 @@ def _(answer: Callable) -> Iterator[tuple]:
     for data, width in ((2, 16), (devices // 2, 24)):
         mesh = xs.Mesh(np.arange(devices), (data, devices // data), ("data", "model"))
         network = filled(MLP(width)).to(torch_xla.device())
-        x = torch.randn(32, width, generator=torch.Generator().manual_seed(1)).to(
-            torch_xla.device()
-        )
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(32, width, generator=generator).to(torch_xla.device())
         answer(network, x, mesh)
         held = xla.sharding({"x": x} | dict(network.named_parameters()))
         output = network(x)
@@ -50,20 +79,14 @@ def _(answer: Callable) -> Iterator[tuple]:
         where = f"{data} x {devices // data} devices, width {width}"
         yield f"{where}: the network's output", output.detach().cpu(), tol
         for name, p in network.named_parameters():
-            yield (
-                f"{where}: the gradient of {name}",
-                p.grad if p.grad is None else p.grad.cpu(),
-                tol,
-            )
+            grad = None if p.grad is None else p.grad.cpu()
+            yield f"{where}: the gradient of {name}", grad, tol
         for parts in zip(*held, strict=True):
-            ranges = [
-                [f"{a}:{a + n}" for a, n in zip(part.start, part.shape, strict=True)]
-                for part in parts
-            ]
-            cut = [f"[{', '.join(one)}]" for one in ranges]
+            cut = [indices(part) for part in parts]
             yield f"{where}: what each device holds of {parts[0].name} {parts[0].whole}", cut
         yield f"{where}: the collectives in the forward pass", sent
     yield (
         "",
-        f"{devices} devices, in two meshes: same output and gradients, one all-reduce in the forward pass.",
+        f"{devices} devices, in two meshes: same output and gradients, one all-reduce in the "
+        "forward pass.",
     )

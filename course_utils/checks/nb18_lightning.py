@@ -1,4 +1,4 @@
-"""Exercises of notebook 18: the steps of an epoch, and a loop as a LightningModule, alone and on two ranks."""
+"""Exercises of notebook 18: the steps of an epoch, and a loop as a LightningModule."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -13,9 +13,9 @@ from ..lessons import data, models
 from ..ranks.launch import launch
 from .compare import kind
 from .exercise import exercise
-from .probes import weights
+from .instruments import weights
 
-# samples, batch, devices: what the sampler adds to make the shares equal completes a batch, or begins one, or neither.
+# samples, batch, devices: what the sampler adds completes a batch, or begins one, or neither.
 EPOCHS_OF = (
     (1437, 64, 4),
     (1437, 200, 8),
@@ -24,6 +24,10 @@ EPOCHS_OF = (
     (1440, 60, 8),
     (7, 3, 2),
     (1, 1, 1),
+    (10, 4, 1),
+    (3, 1, 8),
+    (16_385, 1, 16_384),
+    (4097, 4096, 1),
 )
 
 
@@ -32,15 +36,21 @@ def steps_per_epoch(samples, batch, devices, drop_last):
     return each // batch if drop_last else -(-each // batch)
 
 
+def share_rounded_down(samples, batch, devices, drop_last):
+    return steps_per_epoch(samples // devices, batch, 1, drop_last)
+
+
+def on_one_device(samples, batch, devices, drop_last):
+    return steps_per_epoch(samples, batch, 1, drop_last)
+
+
 @exercise(
     steps_per_epoch,
     mistakes={
-        "the sampler fills up, so that all devices get equally many: round a device's share up": lambda samples, batch, devices, drop_last: (
-            steps_per_epoch(samples // devices, batch, 1, drop_last)
-        ),
-        "these are the steps of one device with all samples: each gets its share of them": lambda samples, batch, devices, drop_last: (
-            steps_per_epoch(samples, batch, 1, drop_last)
-        ),
+        "the sampler fills up, so that all devices get equally many: round a device's share "
+        "up": share_rounded_down,
+        "these are the steps of one device with all samples: each gets its share of "
+        "them": on_one_device,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
@@ -95,7 +105,8 @@ def once_an_epoch(model, lr, steps):
     tol=1e-6,
     launch=functools.partial(launch, device="cpu"),
     mistakes={
-        'the schedule moves once an epoch, which is Lightning\'s way without "interval": "step"': once_an_epoch,
+        "the schedule moves once an epoch, which is Lightning's way without "
+        '"interval": "step"': once_an_epoch,
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
@@ -103,23 +114,22 @@ def _(answer: Callable) -> Iterator[tuple]:
 
     for lr, steps in ((0.2, 12), (0.1, 24)):  # 12 are taken
         model = models.mlp()
+        with torch.no_grad():
+            next(model.parameters()).mul_(4)  # for gradients that show whether somebody clips them
         module = answer(model, lr, steps)
-        yield (
-            "what it returns",
-            "a LightningModule" if isinstance(module, LightningModule) else kind(module),
-        )
+        is_module = isinstance(module, LightningModule)
+        yield "what it returns", "a LightningModule" if is_module else kind(module)
         seen = fit(module)
         yield f"lr={lr}: the learning rates of the steps", seen["lr"]
         if dist.get_world_size() == 1:  # on several, each rank may log its own, or all their mean
             yield f'lr={lr}: what it logs as "loss" in each step', seen["loss"]
         yield f"lr={lr}: the weights of the model that it was given", weights(model)
-        yield (
-            f'lr={lr}: what it logs as "accuracy" after each epoch, over all test images',
-            seen["accuracy"],
-        )
+        words = 'what it logs as "accuracy" after each epoch, over all test images'
+        yield f"lr={lr}: {words}", seen["accuracy"]
     yield (
         "",
-        "Losses, learning rates, weights and accuracies are the loop's, and the ranks agree on the accuracy.",
+        "Losses, learning rates, weights and accuracies are the loop's, and the ranks agree on the "
+        "accuracy.",
     )
 
 
@@ -133,15 +143,17 @@ def fit(module: Any) -> dict[str, list]:
     seen: dict[str, list] = {"lr": [], "loss": [], "accuracy": []}
 
     def log(name: str, trainer: Trainer, *_: Any) -> None:
-        seen[name].append(trainer.callback_metrics.get(name, torch.tensor(torch.nan)).item())
+        logged = trainer.callback_metrics.get(name)
+        seen[name].append("nothing is logged" if logged is None else logged.item())
+
+    def note_rate(trainer: Trainer, module: Any, optimizer: torch.optim.Optimizer) -> None:
+        seen["lr"].append(optimizer.param_groups[0]["lr"])
 
     notes = Callback()
-    notes.on_before_optimizer_step = lambda trainer, _, optimizer: seen["lr"].append(
-        optimizer.param_groups[0]["lr"]
-    )
+    notes.on_before_optimizer_step = note_rate
     notes.on_train_batch_end = functools.partial(log, "loss")
     notes.on_train_epoch_end = functools.partial(log, "accuracy")
-    ranks, images = dist.get_world_size(), data.digits()
+    ranks = dist.get_world_size()
     trainer = Trainer(
         max_epochs=2,
         logger=False,
@@ -154,6 +166,7 @@ def fit(module: Any) -> dict[str, list]:
         devices=ranks,
         strategy="ddp" if ranks > 1 else "auto",
     )
-    # The two test batches differ in size, so the mean of their means is not the mean over the images.
+    images = data.digits()
+    # The two test batches differ in size: the mean of their means is not that over the images.
     trainer.fit(module, DataLoader(images.train, 256), DataLoader(images.test, 300 // ranks))
     return seen

@@ -1,6 +1,7 @@
-"""Exercise of notebook 19, on two real ranks: the answer is started again from what a kill at any moment would leave.
+"""Exercise of notebook 19, on two real ranks: started again from what a kill would leave.
 
-Nothing is killed: the folder is copied in a step, before every change of a file and with each file half written.
+Nothing is killed: the folder is copied in a step, before every change of a file and with each file
+half written.
 """
 
 import contextlib
@@ -26,9 +27,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from ..ranks.launch import launch
 from .compare import AtMost
 from .exercise import exercise
-from .probes import everyones
+from .instruments import everyones
 
-EPOCHS, EACH = 2, 5  # EACH: steps in an epoch
+EPOCHS, EACH = 2, 6  # EACH: steps in an epoch; saves after every 2 or 3 steps meet its end
 CHANGES = {
     "open",
     "os.rename",
@@ -42,22 +43,27 @@ CHANGES = {
 
 
 class Kills:
-    """Copies of a folder, as a kill at that moment would leave it, by the number of steps that are done."""
+    """Copies of a folder as a kill would leave it, by the number of steps that are done."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.folder, self.steps, self.done = home, home, (), 0
+        self.home = self.folder = home
+        self.steps: Collection[int] = ()
+        self.done = 0
         self.kept: list[tuple[int, Path]] = []
-        self.writing, self._lock = None, threading.Lock()
+        self.writing: Path | None = None
+        self._lock = threading.Lock()
         sys.addaudithook(self._heard)  # for as long as the process lives
 
     def keep(self, writing: Path | None = None) -> None:
-        """Copy the folder if it is time, also with half of the file that was written since the last copy."""
+        """Copy the folder if it is time, also with half of the file last written."""
         if self.done not in self.steps:
             return
         with self._lock, contextlib.suppress(OSError):  # a file may go while the folder is copied
             if self.writing:
-                half, torn = self.writing.read_bytes(), self._copy(self.kept[-1][1])
-                (torn / self.writing.relative_to(self.folder)).write_bytes(half[: len(half) // 2])
+                whole = self.writing.read_bytes()
+                torn = self._copy(self.kept[-1][1])
+                file = torn / self.writing.relative_to(self.folder)
+                file.write_bytes(whole[: len(whole) // 2])
             self.writing = None
             self._copy(self.folder)
             self.writing = writing
@@ -69,15 +75,14 @@ class Kills:
         return real(file, *args)
 
     def _heard(self, event: str, args: tuple) -> None:
-        if (
-            event in CHANGES
-            and self.done in self.steps
-            and isinstance(args[0], (str, bytes, os.PathLike))
-        ):
-            path = Path(os.path.abspath(os.fsdecode(args[0])))
-            writes = event != "open" or args[2] & (os.O_WRONLY | os.O_RDWR)
-            if writes and self.folder in path.parents:
-                self.keep(path if event == "open" else None)
+        if event not in CHANGES or self.done not in self.steps:
+            return
+        if not isinstance(args[0], (str, bytes, os.PathLike)):
+            return
+        path = Path(os.path.abspath(os.fsdecode(args[0])))
+        writes = event != "open" or args[2] & (os.O_WRONLY | os.O_RDWR)
+        if writes and self.folder in path.parents:
+            self.keep(path if event == "open" else None)
 
     def _copy(self, folder: Path) -> Path:
         copy = shutil.copytree(folder, self.home / f"{dist.get_rank()}-{len(self.kept)}")
@@ -88,16 +93,20 @@ class Kills:
 def train(
     answer: Callable, start: Path | None, kills: Kills, steps: Collection[int] = ()
 ) -> tuple[list[int], list]:
-    """Call the answer with a copy of `start`; the number of the batch of each step, and all weights after it."""
+    """Call the answer with a copy of `start`; the number of each step's batch, weights after it."""
     rank = dist.get_rank()
     folder = Path(everyones(tempfile.mkdtemp(dir=kills.home) if rank == 0 else None)[0])
     if start and rank == 0:
         shutil.copytree(start, folder, dirs_exist_ok=True)
     dist.barrier()
-    kills.folder, kills.steps, kills.done, kills.writing = folder, steps, 0, None
+    kills.folder = folder
+    kills.steps = steps
+    kills.done = 0
+    kills.writing = None
+
     torch.manual_seed(100 + rank)
-    rows = torch.rand(38, 6, generator=torch.Generator().manual_seed(0))
-    dataset = TensorDataset(rows, torch.arange(38) % 3)
+    rows = torch.rand(46, 6, generator=torch.Generator().manual_seed(0))
+    dataset = TensorDataset(rows, torch.arange(46) % 3)
     sampler = DistributedSampler(dataset, seed=1)
     loader = DataLoader(dataset, 4, sampler=sampler)
     model = DDP(
@@ -106,21 +115,23 @@ def train(
         )
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
     batches = []
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
         batches += [rows[mine] for mine in torch.tensor([*sampler]).split(4)]
     sampler.set_epoch(0)
-    numbers, after, trains = [], [], False
+    numbers: list[int] = []
+    after: list[torch.Tensor] = []
+    trains = False
 
     def forward(module: nn.Module, inputs: tuple) -> None:
         nonlocal trains
         trains = torch.is_grad_enabled()
         if not trains:
             return
-        numbers.append(
-            next((n for n, batch in enumerate(batches) if torch.equal(batch, inputs[0])), -1)
-        )
+        known = (n for n, batch in enumerate(batches) if torch.equal(batch, inputs[0]))
+        numbers.append(next(known, -1))
         if len(numbers) == 1 and len({*everyones(numbers[0])}) > 1:
             raise RuntimeError(f"the ranks go on with different steps: {everyones(numbers[0])}")
         if rank == 0 or kills.writing:
@@ -128,21 +139,20 @@ def train(
 
     def stepped(*_: Any) -> None:
         nonlocal trains
-        if trains:  # get_state_dict makes an empty step
-            state = model.state_dict().items()  # each rank has running statistics of its own
-            after.append(
-                torch.cat(
-                    [v.detach().flatten().double() for name, v in state if "running" not in name]
-                )
-            )
-            kills.done, trains = numbers[-1] + 1, False
-            time.sleep(0.02 * rank * (kills.done in steps))  # another rank may be ahead
+        if not trains:  # get_state_dict makes an empty step
+            return
+        state = model.state_dict().items()  # each rank has running statistics of its own
+        shared = [v.detach().flatten().double() for name, v in state if "running" not in name]
+        after.append(torch.cat(shared))
+        kills.done = numbers[-1] + 1
+        trains = False
+        if kills.done in steps:
+            time.sleep(0.02 * rank)  # another rank may be ahead
 
     model.register_forward_pre_hook(forward)
     optimizer.register_step_post_hook(stepped)
-    with mock.patch(
-        "torch._C.PyTorchFileWriter", functools.partial(kills.writer, torch._C.PyTorchFileWriter)
-    ):
+    writer = functools.partial(kills.writer, torch._C.PyTorchFileWriter)
+    with mock.patch("torch._C.PyTorchFileWriter", writer):
         answer(model, optimizer, sampler, loader, EPOCHS, folder)
     dist.barrier()  # rank 0 may still write
     kills.steps = ()
@@ -151,7 +161,8 @@ def train(
 
 def survive(model, optimizer, sampler, loader, epochs, folder):
     rank, last = dist.get_rank(), folder / "last.pt"
-    done, random = 0, None
+    done = 0
+    random = None
     if last.exists():
         saved = torch.load(last, map_location="cpu")
         model.load_state_dict(saved["model"])
@@ -188,6 +199,23 @@ def survive_with(owner: Any, name: str, other: Callable = mock.Mock) -> Callable
     return answer
 
 
+def restored_late(model, optimizer, sampler, loader, epochs, folder):
+    last = folder / "last.pt"
+    random = torch.load(last)["random"][dist.get_rank()] if last.exists() else None
+
+    def restore(*_: Any) -> None:
+        hook.remove()
+        if random is not None:
+            torch.set_rng_state(random)
+
+    hook = model.register_forward_pre_hook(restore)
+    survive(model, optimizer, sampler, loader, epochs, folder)
+
+
+def once_for_each_state() -> Callable:
+    return functools.lru_cache(torch.set_rng_state)
+
+
 @exercise(
     survive,
     ranks=(2,),
@@ -196,23 +224,22 @@ def survive_with(owner: Any, name: str, other: Callable = mock.Mock) -> Callable
     launch=functools.partial(launch, device="cpu"),
     mistakes={
         "the random numbers, for dropout, are not restored": survive_with(torch, "set_rng_state"),
-        "a loader that starts draws a random number: restore them once more after the batches that are skipped": survive_with(
-            torch, "set_rng_state", lambda: functools.lru_cache(torch.set_rng_state)
-        ),  # once for each state
+        "a loader that starts draws a random number: restore them once more after the batches "
+        "that are skipped": survive_with(torch, "set_rng_state", once_for_each_state),
+        "after a whole epoch the random numbers are restored too late: the loader of the next one "
+        "draws a number first, so restore them before it starts": restored_late,
         "the optimizer's moments are not restored": survive_with(
             torch.optim.Optimizer, "load_state_dict"
         ),
     },
 )
 def _(answer: Callable) -> Iterator[tuple]:
-    home, start, count = (
-        Path(everyones(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0]),
-        None,
-        0,
-    )
+    home = Path(everyones(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0])
+    start = None
+    count = 0
     kills = Kills(home)
     try:
-        for life, steps in enumerate(((3, EACH), (EACH + 3,))):
+        for life, steps in enumerate(((3, 4, EACH), (EACH + 3,))):
             numbers, after = train(answer, start, kills, steps)
             if life == 0:
                 yield "nobody kills it: the batches, by their numbers in the loop", numbers
@@ -221,24 +248,29 @@ def _(answer: Callable) -> Iterator[tuple]:
             states = [state for kept in everyones(kills.kept) for state in kept]
             for done in steps:
                 again = [train(answer, folder, kills) for at, folder in states if at == done]
-                count, start = (
-                    count + len(again),
-                    next(folder for at, folder in reversed(states) if at == done),
-                )
+                count += len(again)
+                start = next(folder for at, folder in reversed(states) if at == done)
                 begun = [numbers[0] if numbers else done for numbers, _ in again]
-                where = f"killed after {done} of {len(loops)} steps, in a step or in a write, and started again"
+                moment = f"killed after {done} of {len(loops)} steps, in a step or in a write"
+                where = f"{moment} (which leaves half a file), and started again"
                 yield f"{where}: steps that it does twice", AtMost(done - min(begun), 3)
-                others = sum(
-                    run[0] != [*range(n, len(loops))] for run, n in zip(again, begun, strict=True)
-                )
-                yield f"{where}: times that it does not take the loop's batches to the end", others
+                others = [
+                    numbers
+                    for (numbers, _), first in zip(again, begun, strict=True)
+                    if numbers != [*range(first, len(loops))]
+                ]
+                words = "times that it does not take the loop's batches to the end"
+                yield f"{where}: {words}", len(others)
                 off = [
-                    (w - loops[n]).abs().max() for run in again for n, w in zip(*run, strict=True)
+                    (weights - loops[n]).abs().max()
+                    for run in again
+                    for n, weights in zip(*run, strict=True)
                 ]
                 yield f"{where}: how far its weights get from the loop's", max(off)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     yield (
         "",
-        f"Started again from what {count} kills would leave, it always has the weights of the loop.",
+        f"Started again from what {count} kills would leave, it always has the weights of the "
+        "loop.",
     )

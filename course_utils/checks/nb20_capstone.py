@@ -1,11 +1,13 @@
-"""Exercises of notebook 20: eight faults to name by what is seen of them, and four functions to mend."""
+"""Exercises of notebook 20: eight faults to name by what is seen, and four functions to mend."""
 
 import itertools
 import math
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from operator import index
 
 import torch
@@ -13,16 +15,18 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, DistributedSampler
 
-from ..lessons import cases
+from ..lessons import faulty_jobs
 from ..lessons.memory import SavedTensors
 from ..lessons.models import mlp
 from ..machine import pick
 from ..ranks.spans import span
+from ..style import plural
 from .compare import AtMost
 from .exercise import exercise
-from .probes import Rows, Steps, batch, equal_everywhere, everyones, returned, weights
+from .instruments import Rows, Steps, batch, equal_everywhere, everyones, returned, weights
 
 FAULTS = {
     "straggler": ("slow rank", "slow device", "slow worker", "straggling rank"),
@@ -91,6 +95,7 @@ BARS = ENDED | dict.fromkeys(
     VALUES, "It changes the numbers, not their time: the bars would be the healthy job's."
 )
 CURVES = ENDED | dict.fromkeys(TIMES, NO_AXIS)
+NO_TRAINING = "Nothing is trained here: no weight changes."
 NO_STAGES = "Every rank has the whole model here: nobody waits for a neighbour's activations."
 
 # Why a wrong name is wrong: what the picture of the case would show, or cannot show.
@@ -103,39 +108,45 @@ AGAINST = {
     },
     "B": BARS
     | {
-        "straggler": "The bars of one rank would be longer than those of the others. Here all ranks look alike.",
+        "straggler": "The bars of one rank would be longer than those of the others. Here all "
+        "ranks look alike.",
         "slow link": "The all-reduces would be what takes long. Which bars are the longest?",
         "unbalanced pipeline": NO_STAGES,
     },
     "C": BARS
     | {
-        "straggler": "The same work would take longer on one rank. A bar is a layer, and bars are alike; count them.",
+        "straggler": "The same work would take longer on one rank. A bar is a layer, and bars are "
+        "alike; count them.",
         "data stall": "Rank 0 alone reads the batches, and it is the first to be done.",
-        "slow link": "The last rank would wait again and again for a message. Once it has begun, it has no gap.",
+        "slow link": "The last rank would wait again and again for a message. Once it has begun, "
+        "it has no gap.",
     },
     "D": CURVES
     | {
         "no set_epoch": "All four runs are given the same rows in the same order.",
-        "learning rate too high": "All four runs have the same one, and the first gradient does not depend on it.",
+        "learning rate too high": "All four runs have the same one, and the first gradient does "
+        "not depend on it.",
         "updates rounded away": "The first gradients differ, before anything was updated.",
     },
     "E": CURVES
     | {
-        "wrong loss scale": "A step too long makes the loss fall too fast, or rise. Look at how alike the curves are.",
-        "learning rate too high": "The loss would jump about from epoch to epoch. Each curve lies just below the last.",
-        "updates rounded away": "The weights would stand still. Each curve lies below the one before.",
+        "wrong loss scale": "A step too long makes the loss fall too fast, or rise. Look at how "
+        "alike the curves are.",
+        "learning rate too high": "The loss would jump about from epoch to epoch. Each curve lies "
+        "just below the last.",
+        "updates rounded away": "The weights would stand still. Each curve lies below the one "
+        "before.",
     },
     "F": dict.fromkeys(
         TIMES, "It makes a run slow, but every rank comes to the last all-reduce. Who had returned?"
     )
     | dict.fromkeys(VALUES, "It changes the numbers; the ranks would all return.")
     | {"graph kept": "It fills the memory until a process is killed. Here nobody was."},
-    "G": SILENT
-    | dict.fromkeys(TIMES, NO_AXIS)
-    | dict.fromkeys(VALUES, "Nothing is trained here: no weight changes."),
+    "G": SILENT | dict.fromkeys(TIMES, NO_AXIS) | dict.fromkeys(VALUES, NO_TRAINING),
     "H": CURVES
     | {
-        "wrong loss scale": "Nothing is accumulated here, and both runs have the same loss function.",
+        "wrong loss scale": "Nothing is accumulated here, and both runs have the same loss "
+        "function.",
         "no set_epoch": "Every step takes the same rows, in both runs.",
         "learning rate too high": "Both runs have the same one, and with 32 bits the loss falls.",
     },
@@ -168,109 +179,131 @@ MEANT = {plain(way): name for name, others in FAULTS.items() for way in (name, *
 
 def misnamed(solution: Callable) -> dict[str, Callable]:
     """Each wrong name as a mistake: the sentence against it, and the answer that gives it."""
-    return {
-        f"{letter} is no {name!r}. {why}": lambda letter=letter, name=name: (
-            solution() | {letter: name}
-        )
-        for letter in solution()
-        for name, why in AGAINST[letter].items()
-    }
+    mistakes = {}
+    for letter in solution():
+        for name, why in AGAINST[letter].items():
+            mistakes[f"{letter} is no {name!r}. {why}"] = partial(named, solution, letter, name)
+    return mistakes
 
 
-def look_at_names(solution: Callable) -> Callable:
-    def look(answer: Callable) -> Iterator[tuple]:
-        said = {
-            str(letter).upper(): name
-            for letter, name in answer().items()
-            if name not in (None, "", ...)
-        }
-        for (
-            letter,
-            right,
-        ) in solution().items():  # which is not shown: what is wrong is compared with nothing wrong
-            if (name := said.get(letter)) is None:
+def named(solution: Callable, letter: str, name: str) -> dict[str, str]:
+    return solution() | {letter: name}
+
+
+def probe_of_names(solution: Callable) -> Callable:
+    def probe(answer: Callable) -> Iterator[tuple]:
+        names = {str(letter).upper(): name for letter, name in answer().items()}
+        said = {letter: name for letter, name in names.items() if name not in (None, "", ...)}
+        # The solution is not shown: what is wrong is compared with nothing wrong.
+        for letter, right in solution().items():
+            name = said.get(letter)
+            wrong = MEANT.get(plain(str(name)), f"{name!r}, which is not in the list")
+            if name is None:
                 wrong = "no name yet" if said else None
-            else:
-                wrong = MEANT.get(plain(str(name)), f"{name!r}, which is not in the list")
             yield f"Case {letter}", "" if wrong == right else wrong
         yield "", "; ".join(f"{letter}: {name}" for letter, name in solution().items()) + "."
 
-    return look
+    return probe
 
 
 for names in (name_abc, name_others):
-    exercise(names, here=True, mistakes=misnamed(names))(look_at_names(names))
+    exercise(names, here=True, mistakes=misnamed(names))(probe_of_names(names))
 
 
 def train_archive(dataset, steps):
     """Train for some steps on rows that take long to read."""
-    model, optimizer = cases.replica()
+    model, optimizer = faulty_jobs.replica()
     batches = iter(DataLoader(dataset, 16, sampler=DistributedSampler(dataset), num_workers=2))
     for _ in range(steps):
         with span("data"):
             x, y = next(batches)
-        cases.step(model, optimizer, x, y)
+        faulty_jobs.step(model, optimizer, x, y)
 
 
 class Read(Rows):
-    """It notes which rows are read by the thread that made it, which trains."""
+    """Reading a row takes as long as in the archive; it notes when, and whether in this thread."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
         self.trains = os.getpid(), threading.get_ident()
         self.by_it = torch.zeros(rows, dtype=torch.bool, device="cpu").share_memory_()
+        self.last = torch.zeros(rows, dtype=torch.float64, device="cpu").share_memory_()
 
     def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
-        self.by_it[row] = (os.getpid(), threading.get_ident()) == self.trains
+        time.sleep(0.005)
+        if (os.getpid(), threading.get_ident()) == self.trains:
+            self.by_it[row] = True
+        self.last[row] = time.monotonic()
         return super().__getitem__(row)
+
+
+def read_ahead(last: torch.Tensor, read: list[list[int]], ends: list[float]) -> bool:
+    """Whether rows are read while a step computes, and a batch before the step before it ends."""
+    step = faulty_jobs.FORWARD + faulty_jobs.BACKWARD
+    meanwhile = any(((end - step < last) & (last < end)).any() for end in ends)
+    before = any((last[rows] < end).any() for rows, end in zip(read[1:], ends, strict=False))
+    return meanwhile and before
 
 
 @exercise(
     train_archive,
     ranks=(2,),
-    mistakes={"nobody reads the next batch while it computes": cases.case_b},
+    mistakes={"nobody reads the next batch while it computes": faulty_jobs.job_b},
 )
 def _(answer: Callable) -> Iterator[tuple]:
-    for count in (3, 5):
-        rows = Read(256)
+    for count in (2, 6):
+        rows = Read(1024)
+        ends: list[float] = []
+        hook = register_optimizer_step_post_hook(
+            lambda *_, ends=ends: ends.append(time.monotonic())
+        )
         with Steps() as steps:
             answer(rows, count)
-        read = [
-            rows.read([x]) for x in steps.inputs if x.any()
-        ]  # the step before the first is on zeros
+        hook.remove()
+        # the step before the first is on zeros
+        read = [rows.read([x]) for x in steps.inputs if x.any()]
         both = [len({*mine} & {*theirs}) for mine, theirs in zip(*everyones(read), strict=True)]
         yield f"{count} steps: how many it takes", len(read)
-        yield (
-            f"{count} steps: different rows that this rank trains on",
-            len({*itertools.chain(*read)}),
-        )
+        different = {*itertools.chain(*read)}
+        yield f"{count} steps: different rows that this rank trains on", len(different)
         yield f"{count} steps: rows that both ranks have in a step", both
-        yield (
-            f"{count} steps: rows read by the thread that trains",
-            sum(rows.by_it[step].sum().item() for step in read),
-        )
+        by_it = int(rows.by_it.sum())
+        yield f"{count} steps: rows read by the thread that trains", by_it
         yield f"{count} steps: equal weights on all ranks before each step", steps.equal()
-    yield "", "Every row was read by another thread or process than the one that trains."
+    ahead = read_ahead(rows.last, read, ends[-count:])
+    yield f"{count} steps: whether the next batch is read while one computes", ahead
+    yield "", "Other threads or processes read the next batches while one computes."
 
 
 def cut_layers(layers, ranks):
     """How many layers each rank takes, in the order of the ranks."""
     each, more = divmod(layers, ranks)
-    return [each + (rank < more) for rank in range(ranks)]
+    return [each + 1 if rank < more else each for rank in range(ranks)]
 
 
-@exercise(cut_layers, mistakes={"the last rank takes all that is left over": cases.cut_layers})
+@exercise(
+    cut_layers, mistakes={"the last rank takes all that is left over": faulty_jobs.cut_layers}
+)
 def _(answer: Callable) -> Iterator[tuple]:
-    for layers, ranks in ((7, 4), (8, 4), (9, 4), (11, 3), (5, 1), (31, 8), (4, 4)):
-        call, counts = f"cut_layers({layers}, {ranks})", answer(layers, ranks)
+    for layers, ranks in (
+        (7, 4),
+        (8, 4),
+        (9, 4),
+        (10, 4),
+        (6, 4),
+        (11, 3),
+        (5, 1),
+        (31, 8),
+        (4, 4),
+    ):
+        call = f"cut_layers({layers}, {ranks})"
+        counts = answer(layers, ranks)
         yield f"{call}: for how many ranks", None if counts is None else len(counts)
         counts = [index(count) for count in counts]  # of any type of whole numbers
         yield f"{call}: how many layers all ranks take together", sum(counts)
         yield f"{call}: each rank takes one at the least", min(counts) > 0
-        yield (
-            f"{call}: the layers of the fullest rank",
-            AtMost(max(counts), math.ceil(layers / ranks)),
-        )
+        fullest = AtMost(max(counts), math.ceil(layers / ranks))
+        yield f"{call}: the layers of the fullest rank", fullest
     yield "", "No rank has more layers than it must."
 
 
@@ -288,32 +321,33 @@ def train_large(model, optimizer, x, y, pieces):
 
 @exercise(
     train_large,
-    mistakes={"the gradient of each piece counts in full, and they add up": cases.train_large},
+    mistakes={
+        "the gradient of each piece counts in full, and they add up": faulty_jobs.train_large
+    },
 )
 def _(answer: Callable) -> Iterator[tuple]:
     for rows, pieces in ((50, 1), (50, 2), (50, 3), (7, 4), (64, 8)):
-        model, rows_at_once = mlp(), [0]
-        optimizer, (x, y) = SGD(model.parameters(), lr=0.5), batch(pieces, rows)
+        model = mlp()
+        optimizer = SGD(model.parameters(), lr=0.5)
+        x, y = batch(pieces, rows)
         for p in model.parameters():
             p.grad = torch.full_like(p, 0.01)  # of a step before
         with SavedTensors() as one:
             kept = cross_entropy(model(x.chunk(pieces)[0]), y.chunk(pieces)[0])
         del kept
+
+        rows_at_once = [0]
         model.register_forward_pre_hook(
             lambda _, args, seen=rows_at_once: seen.append(len(args[0]))
         )
         with SavedTensors() as saved:
             loss = answer(model, optimizer, x, y, pieces)
-        where = f"{rows} rows in {pieces} piece{'s' * (pieces > 1)}"
+        where = f"{rows} rows in {plural(pieces, 'piece')}"
         yield f"{where}: the mean loss", None if loss is None else float(loss)
-        yield (
-            f"{where}: rows that went through the model at once",
-            AtMost(max(rows_at_once), -(-rows // pieces)),
-        )
-        yield (
-            f"{where}: bytes kept for the backward at once",
-            AtMost(saved.peak, int(1.5 * one.peak)),
-        )
+        most_rows = AtMost(max(rows_at_once), math.ceil(rows / pieces))
+        yield f"{where}: rows that went through the model at once", most_rows
+        bytes_kept = AtMost(saved.peak, int(1.5 * one.peak))
+        yield f"{where}: bytes kept for the backward at once", bytes_kept
         yield f"{where}: how far the weights move", (weights(model) - weights(mlp())).norm().item()
         yield f"{where}: the weights after it", weights(model)
     yield "", "The step of the whole batch each time."
@@ -340,18 +374,25 @@ def without_broken(steps: list[list], *, way: str) -> torch.Tensor:
     network = mlp().to(pick())
     optimizer = SGD(network.parameters(), lr=0.1)
     if way == "joined":
-        lists = [
-            [(x, y) for x, y in mine if x.isfinite().all()] for mine in zip(*steps, strict=True)
-        ]
+        lists = [whole(mine) for mine in zip(*steps, strict=True)]
         steps = [[one for one in step if one] for step in itertools.zip_longest(*lists)]
-    for everyones_batches in steps:
-        whole = [(x, y) for x, y in everyones_batches if x.isfinite().all()]
-        if len(whole) == dist.get_world_size() or way != "left out":
-            optimizer.zero_grad()
-            losses = sum(cross_entropy(network(x), y) for x, y in whole)
-            (losses / (len(whole) if way == "mean" else dist.get_world_size())).backward()
-            optimizer.step()
+
+    ranks = dist.get_world_size()
+    for step in steps:
+        batches = whole(step)
+        if len(batches) < ranks and way == "left out":
+            continue
+        optimizer.zero_grad()
+        loss = sum(cross_entropy(network(x), y) for x, y in batches)
+        loss /= len(batches) if way == "mean" else ranks
+        loss.backward()
+        optimizer.step()
     return weights(network)
+
+
+def whole(batches: Iterable[tuple]) -> list[tuple]:
+    """Those of them that are not broken."""
+    return [(x, y) for x, y in batches if x.isfinite().all()]
 
 
 @exercise(train_noisy, ranks=(3,), seconds=8)
@@ -361,16 +402,13 @@ def _(answer: Callable) -> Iterator[tuple]:
         for rank, step in broken:
             steps[step][rank][0][3] = math.nan
         network = answer([step[dist.get_rank()] for step in steps])
-        where = f"broken on rank {' and '.join(f'{rank} in step {step}' for rank, step in sorted(broken))}"
+        places = [f"{rank} in step {step}" for rank, step in sorted(broken)]
+        where = f"broken on rank {' and '.join(places)}"
         yield f"{where}: what it returns", returned(network)
-        yield (
-            f"{where}: no broken batch gets into the weights",
-            bool(weights(network).isfinite().all()),
-        )
+        finite = bool(weights(network).isfinite().all())
+        yield f"{where}: no broken batch gets into the weights", finite
         yield f"{where}: equal weights on all ranks", equal_everywhere(weights(network))
         ways = [without_broken(steps, way=way) for way in ("left out", "zeros", "mean", "joined")]
-        yield (
-            f"{where}: weights of a training on all batches but the broken ones",
-            any(torch.allclose(weights(network), way, rtol=0, atol=1e-5) for way in ways),
-        )
+        alike = [torch.allclose(weights(network), way, rtol=0, atol=1e-5) for way in ways]
+        yield f"{where}: weights of a training on all batches but the broken ones", any(alike)
     yield "", "Nobody waits, and the weights are equal and finite on every rank."

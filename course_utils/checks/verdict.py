@@ -1,4 +1,4 @@
-"""What `check.…` answers with: true or false, a small card in a notebook, a few plain lines elsewhere."""
+"""What `check.…` answers with: a card in a notebook, elsewhere plain lines; true or false."""
 
 from dataclasses import dataclass
 from html import escape
@@ -15,7 +15,8 @@ _FACE = {
 class Verdict:
     """The answer to an answer; true when it was solved.
 
-    `state` is "solved", "wrong" or "not yet" (the stub is still empty); `expected` and `got` are values in words.
+    `state` is "solved", "wrong" or "not yet" (the stub is still empty); `expected` and `got` are
+    values in words.
     """
 
     exercise: str
@@ -28,20 +29,23 @@ class Verdict:
         return self.state == "solved"
 
     def _values(self) -> list[tuple[str, str]]:
-        return [
-            (name, value)
-            for name, value in (("expected", self.expected), ("got", self.got))
-            if value
-        ]
+        both = ("expected", self.expected), ("got", self.got)
+        return [(name, value) for name, value in both if value]
 
     def __repr__(self) -> str:
         mark, title, _ = _FACE[self.state]
-        head = f"{mark} {self.exercise}: {title}" + (f". {self.text}" if self.text else "")
+        head = f"{mark} {self.exercise}: {title}"
+        if self.text:
+            head += f". {self.text}"
         return "\n".join([head, *(f"  {name:<9}{value}" for name, value in self._values())])
 
     def _repr_html_(self) -> str:
         mark, title, colour = _FACE[self.state]
         code = "background:none;padding:0;white-space:pre-wrap;overflow-wrap:anywhere"
+        card = (
+            f"border-left:4px solid {colour};padding:6px 12px;margin:4px 0;max-width:720px;"
+            "color:inherit;line-height:1.45"
+        )
         rows = [
             f'<b style="color:{colour};font-size:1.15em">{mark}</b>&ensp;<b>{title}</b>&ensp;'
             f'<code style="opacity:0.75;{code}">{escape(self.exercise)}</code>'
@@ -54,14 +58,11 @@ class Verdict:
             for name, value in self._values()
         ]
         if not self:
-            more = f"The hints are under the exercise; `check.{self.exercise}.solution()` prints a solution."
+            solution = f"`check.{self.exercise}.solution()` prints a solution."
+            more = f"The hints are under the exercise; {solution}"
             rows.append(f'<span style="opacity:0.75;font-size:0.92em">{_code(more)}</span>')
-        return (
-            f'<div role="status" style="border-left:4px solid {colour};padding:6px 12px;margin:4px 0;'
-            'max-width:720px;color:inherit;line-height:1.45">'
-            + "".join(f'<div style="margin-top:4px">{row}</div>' for row in rows)
-            + "</div>"
-        )
+        lines = "".join(f'<div style="margin-top:4px">{row}</div>' for row in rows)
+        return f'<div role="status" style="{card}">{lines}</div>'
 
 
 def _code(text: str) -> str:

@@ -1,4 +1,6 @@
-"""What a rank needs beside its training: a device of its own, the process group, metrics in a file, spans."""
+"""What a rank needs beside its training: a device of its own, the process group, metrics in a file,
+spans.
+"""
 
 import itertools
 import json
@@ -19,11 +21,13 @@ _device = torch.device("cpu")
 def init_distributed(device: str | None = None, *, timeout: float | None = None) -> None:
     """Take a device of this rank's own, and join the other ranks.
 
-    device: "cpu", "cuda", …; by default the kind of accelerator that this host has, and the CPU where it has none.
+    device: "cpu", "cuda", …; by default the kind of accelerator that this host has, and the CPU
+        where it has none.
     timeout: seconds that a collective waits for the other ranks; by default torch's own.
 
     Raises:
-        RuntimeError: this host has fewer accelerators than ranks. Its CPU, over gloo, would wait for others' nccl.
+        RuntimeError: this host has fewer accelerators than ranks. Its CPU, over gloo, would wait
+            for others' nccl.
     """
     global _device
     if "RANK" not in os.environ:  # torchrun did not start it: a world of one rank
@@ -31,11 +35,10 @@ def init_distributed(device: str | None = None, *, timeout: float | None = None)
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     if device is None:
         here = torch.accelerator.current_accelerator(check_available=True)
-        device = (
-            "cpu" if here is None or here.type == "mps" else here.type
-        )  # mps has no collectives
+        # mps has no collectives
+        device = "cpu" if here is None or here.type == "mps" else here.type
     _device = torch.device(device)
-    if device != "cpu":
+    if device not in ("cpu", "tpu"):  # TorchTPU gives each process a TPU of its own, tpu:0
         rank, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
         count = torch.get_device_module(device).device_count()
         if count < ranks:
@@ -50,7 +53,7 @@ def init_distributed(device: str | None = None, *, timeout: float | None = None)
     dist.init_process_group(
         dist.get_default_backend_for_device(_device),
         timeout=None if timeout is None else timedelta(seconds=timeout),
-        device_id=None if device == "cpu" else _device,
+        device_id=None if device in ("cpu", "tpu") else _device,
     )
 
 
@@ -76,7 +79,9 @@ def report(step: int | None = None, **values: float) -> None:
 
 
 class span(record_function):
-    """A stretch of work, by name, for torch.profiler: `with span("forward"):`, or `start()` and `stop()`."""
+    """A stretch of work, by name, for torch.profiler: `with span("forward"):`, or `start()` and
+    `stop()`.
+    """
 
     def __init__(self, name: str, *, lane: str = "compute") -> None:
         super().__init__(name, lane)

@@ -1,6 +1,8 @@
-"""What a device holds, in bytes: at any moment, by kind, and what autograd saves; the same on a CPU and an accelerator.
+"""What a device holds, in bytes: at any moment, by kind, and what autograd saves; the same on a CPU
+and an accelerator.
 
-Memory is what lies behind tensors: views share it, and it counts once. Of a `DTensor` this rank's part counts.
+Memory is what lies behind tensors: views share it, and it counts once. Of a `DTensor` this rank's
+    part counts.
 """
 
 from __future__ import annotations
@@ -23,28 +25,29 @@ def storage(tensor: Tensor) -> UntypedStorage:
 
 def held(tensors: Iterable[Tensor]) -> int:
     """Bytes of the memory behind these tensors."""
-    return sum({memory.data_ptr(): memory.nbytes() for memory in map(storage, tensors)}.values())
+    sizes = {memory.data_ptr(): memory.nbytes() for memory in map(storage, tensors)}
+    return sum(sizes.values())
 
 
 def tensors(
     parameters: Iterable[Tensor], optimizer: torch.optim.Optimizer
 ) -> dict[str, list[Tensor]]:
-    """These parameters, their gradients, and what the optimizer keeps of them, counts of steps included."""
-    parameters, states = list(parameters), optimizer.state.values()
+    """These parameters, their gradients and the optimizer's states, counts of steps included."""
+    parameters = list(parameters)
+    states = [value for state in optimizer.state.values() for value in state.values()]
     return {
         "parameters": parameters,
         "gradients": [p.grad for p in parameters if p.grad is not None],
-        "optimizer states": [
-            value for state in states for value in state.values() if torch.is_tensor(value)
-        ],
+        "optimizer states": [value for value in states if torch.is_tensor(value)],
     }
 
 
 class Alive(TorchDispatchMode):
-    """`with Alive(tensors) as alive: …` adds up, after every operation of torch, the bytes that are there.
+    """`with Alive(tensors) as alive: …` counts the bytes that are there after every operation.
 
-    Counted are the memory behind `tensors` and all that is made inside, for as long as somebody holds it: activations,
-    gradients, gathered parameters, buffers of messages. Meta tensors have no memory.
+    Counted are the memory behind `tensors` and all that is made inside, for as long as somebody
+    holds it: activations, gradients, gathered parameters, buffers of messages. Meta tensors have no
+    memory.
 
     Attributes:
         samples: the bytes after each operation.
@@ -64,9 +67,8 @@ class Alive(TorchDispatchMode):
         if any(hasattr(kind, "_local_tensor") for kind in types):  # a DTensor
             return NotImplemented  # what it does with its part on this rank comes here next
         made = operation(*args, **kwargs or {})
-        self.largest = max(
-            self.largest, self._see(value for value in tree_leaves(made) if type(value) is Tensor)
-        )
+        largest = self._see([value for value in tree_leaves(made) if type(value) is Tensor])
+        self.largest = max(self.largest, largest)
         # FSDP2 empties memory that it will fill again, so sizes are read anew each time.
         self.samples.append(sum(map(UntypedStorage.nbytes, self._memory)))
         return made
@@ -86,12 +88,13 @@ class Alive(TorchDispatchMode):
 class Meter(Alive):
     """`with Meter(model, optimizer) as meter: …` counts the bytes of a training step by kind.
 
-    "activations" is all that is neither a parameter, nor a gradient, nor a state of the optimizer: what is saved for
-    the backward, and what is there for a moment. What was there before, the batch for instance, counts only once an
-    operation returns a view of it.
+    "activations" is all that is neither a parameter, nor a gradient, nor a state of the optimizer:
+    what is saved for the backward, and what is there for a moment. What was there before, the batch
+    for instance, counts only once an operation returns a view of it.
 
     Args:
-        budget: bytes; an operation after which more are there raises `MemoryError`, as a device would that has no more.
+        budget: bytes; an operation after which more are there raises `MemoryError`, as a device
+            would that has no more.
 
     Attributes:
         kinds: {kind: bytes} after each operation.
@@ -100,20 +103,19 @@ class Meter(Alive):
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, *, budget: float = float("inf")
     ) -> None:
-        super().__init__(
-            tensor for group in tensors(model.parameters(), optimizer).values() for tensor in group
-        )
-        self.optimizer, self.budget, self.kinds = optimizer, budget, []
-        self._parameters = list(
-            model.parameters()
-        )  # to look for them after every operation takes long
+        groups = tensors(model.parameters(), optimizer)
+        super().__init__(tensor for group in groups.values() for tensor in group)
+        self.optimizer, self.budget = optimizer, budget
+        self.kinds: list[dict[str, int]] = []
+        self._parameters = groups["parameters"]  # kept, because to look for them takes long
         self._fixed: dict[str, tuple[int, int]] = {}  # kind -> how many tensors, bytes
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        if (made := super().__torch_dispatch__(operation, types, args, kwargs)) is NotImplemented:
-            return made  # nothing was counted
+        made = super().__torch_dispatch__(operation, types, args, kwargs)
+        if made is NotImplemented:  # nothing was counted
+            return made
         for kind, group in tensors(self._parameters, self.optimizer).items():
             if len(group) != self._fixed.get(kind, (-1, 0))[0]:
                 self._fixed[kind] = len(group), held(group)
@@ -129,15 +131,16 @@ class Meter(Alive):
     def curves(self) -> dict[str, tuple[list[int], list[float]]]:
         """{kind: (number of the operation, MB)}, for a picture of the step."""
         numbers = [*range(1, len(self.kinds) + 1)]
-        return {
-            kind: (numbers, [kinds[kind] / 1e6 for kinds in self.kinds]) for kind in self.kinds[0]
-        }
+        found = {}
+        for kind in self.kinds[0]:
+            found[kind] = numbers, [kinds[kind] / 1e6 for kinds in self.kinds]
+        return found
 
 
 class SavedTensors(saved_tensors_hooks):
-    """`with SavedTensors() as saved: …`: `saved.peak` is the most bytes that autograd held for the backward at once.
+    """`with SavedTensors() as saved: …` counts what autograd holds for the backward.
 
-    Parameters are there anyway and do not count.
+    `saved.peak` is the most bytes at once. Parameters are there anyway and do not count.
     """
 
     def __init__(self) -> None:
@@ -145,13 +148,14 @@ class SavedTensors(saved_tensors_hooks):
         self.peak = 0
         self._alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Self:  # ty: ignore[incompatible-method-override]  # torch's returns None
         super().__enter__()
         return self
 
     def _save(self, tensor: Tensor) -> Tensor:
         saved = tensor.detach()  # an object of its own, which goes with the graph
-        if not isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter):
+        owner = tensor if tensor._base is None else tensor._base
+        if not isinstance(owner, nn.Parameter):
             self._alive.add(saved)
             self.peak = max(self.peak, held(self._alive))
         return saved

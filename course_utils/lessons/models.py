@@ -1,9 +1,12 @@
-"""The small networks that several notebooks share, with weights that are equal on every machine, rank and device.
+"""The small networks that several notebooks share, with weights that are equal on every machine,
+rank and device.
 
-They come from generators of their own, so they do not depend on torch.manual_seed and do not disturb it.
+They come from generators of their own, so they do not depend on torch.manual_seed and do not
+disturb it.
 """
 
 import itertools
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,14 +32,16 @@ class Embed(nn.Module):
     def __init__(self, vocabulary: int, context: int, width: int) -> None:
         super().__init__()
         self.token = _empty(nn.Embedding, vocabulary, width)
-        self.position = _empty(nn.Embedding, context, width)
+        self.position: nn.Embedding = _empty(nn.Embedding, context, width)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.token(ids) + self.position.weight[: ids.shape[1]]
 
 
 class Attention(nn.Module):
-    """Causal self-attention, (N, T, width) -> (N, T, width); each head has its own `head` columns of q, k and v."""
+    """Causal self-attention, (N, T, width) -> (N, T, width); each head has its own `head` columns
+    of q, k and v.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -68,7 +73,9 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each of the normalised input and added to it: (N, T, width) -> (N, T, width)."""
+    """Attention and MLP, each of the normalised input and added to it: (N, T, width) -> (N, T,
+    width).
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -81,7 +88,9 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A small GPT: ids (N, T) int64 -> logits (N, T, vocabulary) of each next character; T at most `context`."""
+    """A small GPT: ids (N, T) int64 -> logits (N, T, vocabulary) of each next character; T at most
+    `context`.
+    """
 
     def __init__(
         self,
@@ -111,13 +120,17 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-def _empty(layer: type[nn.Module], *sizes: int) -> nn.Module:
-    """A layer whose weights are still to be filled; on the device of a surrounding `torch.device(…)`."""
+def _empty(layer: type[nn.Module], *sizes: int) -> Any:
+    """A layer whose weights are still to be filled; on the device of a surrounding
+    `torch.device(…)`.
+    """
     return nn.utils.skip_init(layer, *sizes, device=torch.get_default_device())
 
 
 @torch.no_grad()
 def _fill(weight: Tensor, std: float, generator: torch.Generator) -> None:
+    if weight.is_meta:  # it has no memory to fill
+        return
     weight.copy_(torch.randn(weight.shape, generator=generator, device="cpu") * std)
 
 

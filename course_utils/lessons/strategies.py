@@ -1,7 +1,8 @@
 """Train the same GPT by any strategy, and measure bytes, seconds and loss.
 
-A strategy takes the whole model and returns what this rank trains of it, and a function of a batch, (inputs, targets),
-that does forward and backward and returns the loss, or None on a rank that does not know it.
+A strategy takes the whole model and returns what this rank trains of it, and a function of a batch,
+(inputs, targets), that does forward and backward and returns the loss, or None on a rank that does
+not know it.
 """
 
 import time
@@ -27,28 +28,30 @@ def measure(
     sizes: dict[str, int],
     batch: int,
     steps: int,
-    optimizer: type[Optimizer] = Adam,
+    optimizer: Callable[..., Optimizer] = Adam,
     lr: float = 3e-3,
 ) -> dict[str, Any]:
-    """Train some steps (4 or more) on one CPU thread: losses, seconds a step, traffic, memory and weights of this rank.
+    """Train some steps (4 or more) on one CPU thread, and measure them on this rank.
 
-    The second step counts what autograd saves, the third what is sent; those after it are timed. "memory" has bytes by
-    kind, "weights" this rank's, whole ones, by name. A dictionary that the strategy returns, too, is in the result.
+    The second step counts what autograd saves, the third what is sent; those after it are timed.
+
+    Returns:
+        "losses"; "seconds" a step; "traffic"; "memory", bytes by kind; "weights", this rank's by
+        name, gathered to whole ones; and what a dictionary holds that the strategy returns, too.
     """
     torch.set_num_threads(1)
-    warnings.filterwarnings(
-        "ignore", message="FSDP2-wrapped module"
-    )  # about views changed in place: we change none
+    # It warns of views that are changed in place, and nobody changes any.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     whole = GPT(len(text.vocabulary), **sizes).to(pick())
     part, step, *notes = strategy(whole)
-    optimizer = optimizer(
-        part.parameters(), lr=lr, foreach=False
-    )  # on GPUs: DTensors apart from others
+    # foreach on GPUs would take DTensors and other tensors together.
+    updates = optimizer(part.parameters(), lr=lr, foreach=False)
 
     def train(number: int) -> float | None:
-        optimizer.zero_grad()
-        loss = step(*(ids.to(pick()) for ids in text.batch(number, size=batch)))
-        optimizer.step()
+        x, y = text.batch(number, size=batch)
+        updates.zero_grad()
+        loss = step(x.to(pick()), y.to(pick()))
+        updates.step()
         return loss
 
     losses = [train(0)]
@@ -57,25 +60,27 @@ def measure(
     with Traffic() as traffic:
         losses.append(train(2))
     began = _now()
-    losses += map(train, range(3, steps))
+    for number in range(3, steps):
+        losses.append(train(number))
     seconds = (_now() - began) / (steps - 3)
-    held = {
-        kind: memory.held(t for t in tensors if t.dim())  # without counts of steps
-        for kind, tensors in memory.tensors(part.parameters(), optimizer).items()
-    }
+
+    held = {}
+    for kind, tensors in memory.tensors(part.parameters(), updates).items():
+        held[kind] = memory.held(t for t in tensors if t.dim())  # without counts of steps
+    held["activations"] = saved.peak
+
     mine = set(part.parameters())
-    weights = {
-        name: (p.full_tensor() if isinstance(p, DTensor) else p).detach().cpu()
-        for name, p in whole.named_parameters()
-        if p in mine
-    }
-    return {
-        "losses": losses,
-        "seconds": seconds,
-        "traffic": traffic,
-        "memory": held | {"activations": saved.peak},
-        "weights": weights,
-    } | dict(*notes)
+    weights = {}
+    for name, p in whole.named_parameters():
+        if p in mine:
+            weight = p.full_tensor() if isinstance(p, DTensor) else p
+            weights[name] = weight.detach().cpu()
+
+    found = {"losses": losses, "seconds": seconds, "traffic": traffic, "memory": held}
+    found["weights"] = weights
+    for note in notes:
+        found |= note
+    return found
 
 
 def _now() -> float:

@@ -1,9 +1,10 @@
 """Layers that are split over ranks, and their two ends, forward and backward.
 
-Source: Shoeybi et al., Megatron-LM (2019), section 3, where `fan_out` and `add_up` are called f and g.
+Source: Shoeybi et al., Megatron-LM (2019), section 3, where `fan_out` and `add_up` are f and g.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,8 +21,8 @@ def mine(tensor: Tensor, dim: int = 0) -> Tensor:
     ranks = dist.get_world_size()
     if tensor.shape[dim] % ranks:
         raise CourseError(
-            f"{tensor.shape[dim]} of shape {tuple(tensor.shape)} cannot be cut into {ranks} equal parts: "
-            "take a number of ranks that divides it."
+            f"{tensor.shape[dim]} of shape {tuple(tensor.shape)} cannot be cut into {ranks} equal "
+            "parts: take a number of ranks that divides it."
         )
     return tensor.chunk(ranks, dim)[dist.get_rank()]
 
@@ -35,30 +36,36 @@ def all_reduced(x: Tensor) -> Tensor:
 
 
 class BothWays(torch.autograd.Function):
-    """`BothWays.apply(x, forward, backward)`: forward(x), and backward(gradient) for the gradient of x."""
+    """`BothWays.apply(x, forward, backward)`: forward(x), and backward(gradient) of x's."""
 
     @staticmethod
-    def forward(ctx: object, x: Tensor, forward: Callable, backward: Callable) -> Tensor:
+    def forward(ctx: Any, x: Tensor, forward: Callable, backward: Callable) -> Tensor:
         ctx.of_gradient = backward
         return forward(x)
 
     @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> tuple:
-        return ctx.of_gradient(gradient), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple:
+        return ctx.of_gradient(*gradients), None, None
 
 
 def as_it_is(x: Tensor) -> Tensor:
-    """`x`, in the new tensor that autograd wants."""
+    """`x`, as a new tensor with a place of its own in autograd's graph."""
     return x.view_as(x)
 
 
 def fan_out(x: Tensor) -> Tensor:
-    """Where a split layer begins: every rank takes the whole `x`; backward, the parts of its gradient are added up."""
+    """Where a split layer begins: every rank takes the whole `x`.
+
+    Backward, the parts of its gradient are added up.
+    """
     return BothWays.apply(x, as_it_is, all_reduced)
 
 
 def add_up(x: Tensor) -> Tensor:
-    """Where it ends: the ranks' partial results are added up; backward, every rank takes the whole gradient."""
+    """Where it ends: the ranks' partial results are added up.
+
+    Backward, every rank takes the whole gradient.
+    """
     return BothWays.apply(x, all_reduced, as_it_is)
 
 
@@ -76,7 +83,10 @@ class Columns(nn.Module):
 
 
 class Rows(nn.Module):
-    """A linear layer from this rank's inputs; `leave` makes the partial sums whole, then the bias is added once."""
+    """A linear layer from this rank's inputs.
+
+    `leave` makes the partial sums whole; then the bias is added once.
+    """
 
     def __init__(self, layer: nn.Linear, leave: Callable[[Tensor], Tensor] = add_up) -> None:
         super().__init__()
@@ -91,9 +101,12 @@ class Rows(nn.Module):
 def by_hand(model: GPT) -> GPT:
     """Split attention and MLP of each block, in place."""
     for block in model.blocks:
-        attention, mlp = block.attention, block.mlp
-        attention.q, attention.k, attention.v, mlp.up = (
-            Columns(layer) for layer in (attention.q, attention.k, attention.v, mlp.up)
-        )
-        attention.out, mlp.down = Rows(attention.out), Rows(mlp.down)
+        attention: Any = block.attention
+        mlp: Any = block.mlp
+        attention.q = Columns(attention.q)
+        attention.k = Columns(attention.k)
+        attention.v = Columns(attention.v)
+        attention.out = Rows(attention.out)
+        mlp.up = Columns(mlp.up)
+        mlp.down = Rows(mlp.down)
     return model

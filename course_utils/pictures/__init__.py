@@ -1,11 +1,12 @@
-"""Pictures for notebooks: they follow the page's theme, carry a text for screen readers and need no kernel to stay."""
+"""Pictures for notebooks: they follow the page's theme, carry a text for screen readers and need no
+kernel to stay.
+"""
 
-from .collective import collective
+from .collectives import collective
 from .curves import curves_png
-from .explorer import explorer
-from .gantt import gantt, pipelines
-from .matmul import matmul
+from .gantt_chart import gantt, pipelines
 from .picture import Picture, player
+from .pipeline_explorer import explorer
 from .tables import bars, shares, table
 
 __all__ = [
@@ -15,7 +16,6 @@ __all__ = [
     "curves_png",
     "explorer",
     "gantt",
-    "matmul",
     "pipelines",
     "player",
     "shares",

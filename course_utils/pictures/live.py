@@ -1,9 +1,12 @@
-"""Curves that grow while the loop runs, drawn in at most 1.5 % of one core's time, kept as a PNG at the end."""
+"""Curves that grow while the loop runs, drawn in at most 1.5 % of one core's time, kept as a PNG at
+the end.
+"""
 
 import base64
 import contextlib
 import html
 import json
+import math
 import operator
 import os
 import subprocess
@@ -16,19 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from .. import style
-from . import board, curves
-from .picture import Picture
-from .screen import Place, place_of, shell
+from ..style import as_float
+from . import curves
+from .display import Display, display_of, shell
+from .picture import png_metadata
 
 SHORTEST = 0.25  # seconds between two frames
 SHARE = 0.015  # of one core's time that drawing may take
-
-
-def as_float(value: Any) -> float:
-    """A number of Python, NumPy or torch as a float; what is none, or several, raises in their own words."""
-    return float(
-        value.item() if hasattr(value, "item") else value
-    )  # float(tensor) warns of its gradient
+LINE = f"font:{style.TEXT}px {style.FONT};padding:3px 8px;font-variant-numeric:tabular-nums"
 
 
 class LivePlot:
@@ -43,19 +41,21 @@ class LivePlot:
     """
 
     def __init__(self, *names: str, title: str = "", total: int | None = None) -> None:
-        self.names, self.title, self.total = names, title, total
+        self.names = names
+        self.title = title
+        self.total = total
         self._clear()
 
     def _clear(self) -> None:
         self.data: dict[str, dict[int, tuple[list[float], list[float]]]] = {}
-        self.place: Place | None = None
+        self.display: Display | None = None
         self._next: dict[int, float] = {}  # rank -> the step after its last
-        self._items: tuple[int, int, str] | None = (
-            None  # of `live`: how many are done, of how many, called what
-        )
-        self._unit = ""  # of a launch: what its series are, "rank" or "core"
-        self._open = self._news = False
-        self._begun, self._due = float("inf"), float("-inf")
+        self._items: tuple[int, int, str] | None = None  # of `live`: done, of how many, called what
+        self._unit = "rank"  # what its series are called
+        self._open = False
+        self._news = False
+        self._begun = math.inf
+        self._due = -math.inf
 
     def __repr__(self) -> str:
         """The metrics with their last values, over all ranks."""
@@ -67,9 +67,11 @@ class LivePlot:
         return f"{self.title or 'curves'}: {', '.join(parts) or 'no values'}"
 
     def update(self, step: float | None = None, **values: float) -> None:
-        """Add values, numbers or 0-d tensors, at `step` (counted from 0 when left out); draw when a frame is due.
+        """Add values, numbers or 0-d tensors, at `step` (counted from 0 when left out); draw when a
+        frame is due.
 
-        Between frames this takes microseconds, plus the wait for a tensor. What is no number raises, as `float` does.
+        Between frames this takes microseconds, plus the wait for a tensor. What is no number
+        raises, as `float` does.
         """
         if not self._open:
             self._start()
@@ -77,7 +79,7 @@ class LivePlot:
         self._draw_if_due()
 
     def add(self, record: dict[str, Any]) -> None:
-        """Add one record of a rank, `{"rank": r, "time": s, "step": n, **values}`; what is not a number is left out."""
+        """Add a rank's record, `{"rank": r, "time": s, "step": n, **values}`, its numbers."""
         values = {
             name: value
             for name, value in record.items()
@@ -89,11 +91,13 @@ class LivePlot:
         """Add these values of `rank`, all of them or, with an error, none."""
         if type(step) is not int:
             step = self._next.get(rank, 0) if step is None else as_float(step)
-        for name, value in {name: as_float(value) for name, value in values.items()}.items():
+        numbers = {name: as_float(value) for name, value in values.items()}
+        for name, value in numbers.items():
             xs, ys = self.data.setdefault(name, {}).setdefault(rank, ([], []))
             xs.append(step)
             ys.append(value)
-        self._next[rank], self._news = step + 1, True
+        self._next[rank] = step + 1
+        self._news = True
 
     def follow(
         self,
@@ -101,37 +105,32 @@ class LivePlot:
         *,
         until: Iterable[subprocess.Popen] | Callable[[], Any] = (),
     ) -> None:
-        """Draw what the ranks of a run append to JSONL files in `folder`, a record a line, until the run ends.
+        """Draw what the ranks of a run append to JSONL files in `folder`, a record a line, until
+        the run ends.
 
-        until: the processes of the run, or a function that is asked ten times a second whether it is over; without
-            them, what is there now is drawn.
+        until: the processes of the run, or a function that is asked ten times a second whether it
+            is over; without them, what is there now is drawn.
         """
-        over = (
-            until if callable(until) else lambda: None not in [process.poll() for process in until]
-        )
-        self.open("")
-        self._begun, last, done = (
-            float("inf"),
-            float("-inf"),
-            False,
-        )  # its time is that of its records
-        read, shift = Counter(), time.monotonic() - time.time()
+        if callable(until):
+            over = until
+        else:
+            processes = [*until]
+
+            def over() -> bool:
+                return all(process.poll() is not None for process in processes)
+
+        self.open()
+        self._begun, last = math.inf, -math.inf  # its time is that of its records
+        shift = time.monotonic() - time.time()
+        read: Counter[Path] = Counter()  # bytes, by file
+        done = False
         try:
             while not done:
                 done = over()  # asked before reading: what is written before the end is read
-                for path in sorted(Path(folder).glob("*.jsonl")):
-                    with path.open("rb") as file:
-                        file.seek(read[path])
-                        lines = [
-                            line for line in file if line.endswith(b"\n")
-                        ]  # not what is half-written
-                    read[path] += sum(map(len, lines))
-                    for line in lines:
-                        with contextlib.suppress(ValueError):  # a kill cut the line off
-                            record = json.loads(line)
-                            self.add(record)
-                            last = max(last, record["time"] + shift)
-                            self._begun = min(self._begun, record["time"] + shift)
+                for record in _new_records(Path(folder), read):
+                    self.add(record)
+                    now = record["time"] + shift
+                    self._begun, last = min(self._begun, now), max(last, now)
                 if not done:
                     self.tick()
                     time.sleep(0.1)
@@ -139,86 +138,83 @@ class LivePlot:
             self._end(last)
 
     def open(self, unit: str = "rank") -> None:
-        """Start afresh, empty, where the running cell prints; `unit`: "rank" or "core" in a launch."""
+        """Start afresh, empty, where the running cell prints; `unit`: "rank" or "core"."""
         self._clear()
         self._unit = unit
         self._start()
 
     def _start(self) -> None:
-        self._open, self._begun = True, min(self._begun, time.monotonic())
-        if shell() is not None and self.place is None:
-            self.place = place_of(self)
-            self.place.show(
-                {"text/html": "<i>waiting for the first values</i>", "text/plain": repr(self)}
-            )
+        self._open = True
+        self._begun = min(self._begun, time.monotonic())
+        if shell() is not None and self.display is None:
+            waiting = "<i>waiting for the first values</i>"
+            self.display = display_of(self)
+            self.display.show({"text/html": waiting, "text/plain": repr(self)})
 
     def tick(self) -> float:
-        """Draw if a frame is due and something is new; seconds until the next may be drawn. Never raises."""
+        """Draw if a frame is due and something is new; seconds until the next may be drawn. Never
+        raises.
+        """
         if self._open and self._news:
             self._draw_if_due()
         return min(max(self._due - time.monotonic(), SHORTEST / 5), 60.0)
 
     def close(self) -> None:
-        """Draw everything once more, as a PNG that stays in the saved notebook. A second call changes nothing."""
+        """Draw everything once more, as a PNG that stays in the saved notebook. A second call
+        changes nothing.
+        """
         if self._open:
             self._end(time.monotonic())
 
     def _end(self, now: float) -> None:
         self._open = False
-        if not self._unit:  # a launch is noted by itself
-            lasts = {name: series[min(series)][1][-1] for name, series in self.data.items()}
-            board.note(self.title or ", ".join(lasts), lasts, seconds=now - self._begun)
         self._show(now)
 
     def _draw_if_due(self) -> None:
-        if (now := time.monotonic()) >= self._due:
-            began = time.thread_time()
-            self._show(now)
-            self._news = False
-            # Long runs get rarer frames: of a cell that sends thousands of messages some are lost.
-            self._due = now + max(
-                SHORTEST, (time.thread_time() - began) / SHARE, (now - self._begun) / 60
-            )
+        now = time.monotonic()
+        if now < self._due:
+            return
+        began = time.thread_time()
+        self._show(now)
+        self._news = False
+
+        pause = (time.thread_time() - began) / SHARE
+        # Long runs get rarer frames: of a cell that sends thousands of messages some are lost.
+        self._due = now + max(SHORTEST, pause, (now - self._begun) / 60)
 
     def _show(self, now: float) -> None:
-        if self.place is None:
+        if self.display is None:
             return
         try:
-            line, panels, metadata = self._progress(now), self._panels(), {}
+            line, panels = self._progress(now), self._panels()
             text = f"{self!r} ({line})" if panels else line
-            draw = partial(
-                curves.draw, panels, title=self.title, total=self.total, unit=self._unit or "rank"
-            )
+            draw = partial(curves.draw, panels, title=self.title, total=self.total, unit=self._unit)
             if not self._open and any(panels.values()):
-                image, metadata["image/png"] = Picture(
-                    "", text, png=draw(foot=line).png()
-                )._repr_png_()
-                bundle = {"image/png": base64.b64encode(image).decode()}
+                png = draw(foot=line).png()
+                bundle = {"image/png": base64.b64encode(png).decode()}
+                metadata = {"image/png": png_metadata(png, text)}
             else:
-                look = f"font:{style.TEXT}px {style.FONT};padding:3px 8px;font-variant-numeric:tabular-nums"
                 drawn = draw().svg(repr(self)) if panels else ""
-                bundle = {"text/html": f'{drawn}<div style="{look}">{html.escape(line)}</div>'}
-            self.place.show(bundle | {"text/plain": text}, metadata)
+                bundle = {"text/html": f'{drawn}<div style="{LINE}">{html.escape(line)}</div>'}
+                metadata = {}
+            self.display.show(bundle | {"text/plain": text}, metadata)
         except Exception as error:  # a picture never ends a training run, nor hides how it ended
             warnings.warn(f"the live plot was not drawn: {error!r}", stacklevel=2)
 
     def _panels(self) -> curves.Panels:
-        return {name: self.data.get(name, {}) for name in self.names or self.data}
+        panels: dict[str, Any] = {name: self.data.get(name, {}) for name in self.names or self.data}
+        return panels
 
     def _progress(self, now: float) -> str:
         """Items, rate, and the time left; at the end the time it took."""
-        done, total, unit = self._items or (
-            int(max(self._next.values(), default=0)),
-            self.total,
-            "step",
-        )
-        seconds, parts = (
-            max(now - self._begun, 1e-9),
-            [f"{unit} {done:,}" + (f" of {total:,}" if total else "")],
-        )
-        if done:
-            rate, each = style.number(done / seconds), style.number(seconds / done)
-            parts.append(f"{rate} {unit}s/s" if done >= seconds else f"{each} s/{unit}")
+        furthest = int(max(self._next.values(), default=0))
+        done, total, unit = self._items or (furthest, self.total, "step")
+        seconds = max(now - self._begun, 1e-9)
+        parts = [f"{unit} {done:,} of {total:,}" if total else f"{unit} {done:,}"]
+        if done >= seconds:
+            parts.append(f"{style.number(done / seconds)} {unit}s/s")
+        elif done:
+            parts.append(f"{style.number(seconds / done)} s/{unit}")
         if not self._open:
             parts.append(f"took {style.duration(seconds, 2)}")
         elif done and total:
@@ -226,19 +222,34 @@ class LivePlot:
         return " · ".join(parts)
 
 
-def live(iterable: Iterable, plot: LivePlot | None = None, *, unit: str = "step") -> Iterator:
-    """Loop with a progress line, and close the plot when the loop ends, by an error or an interrupt, too.
+def _new_records(folder: Path, read: Counter[Path]) -> Iterator[dict[str, Any]]:
+    """What was written to the files since `read`, their bytes read so far."""
+    for path in sorted(folder.glob("*.jsonl")):
+        with path.open("rb") as file:
+            file.seek(read[path])
+            lines = [line for line in file if line.endswith(b"\n")]  # not what is half-written
+        read[path] += sum(map(len, lines))
+        for line in lines:
+            with contextlib.suppress(ValueError):  # a kill cut the line off
+                yield json.loads(line)
 
-    plot: the curves to show above the line; give it values in the loop with `plot.update(loss=loss)`.
-    unit: what an item is called: "step", "epoch".
+
+def live(iterable: Iterable, plot: LivePlot | None = None, *, unit: str = "step") -> Iterator:
+    """Loop with a progress line, and close the plot when the loop ends, also by an error.
+
+    Args:
+        plot: the curves above the line; in the loop, `plot.update(loss=loss)` gives it values.
+        unit: what an item is called: "step", "epoch".
     """
-    plot, total = plot or LivePlot(), operator.length_hint(iterable)
-    plot._begun, plot._items = time.monotonic(), (0, total, unit)
+    plot = plot or LivePlot()
+    total = operator.length_hint(iterable)
+    plot._begun = time.monotonic()
+    plot._items = 0, total, unit
     plot._start()
     try:
         for done, item in enumerate(iterable, 1):
             yield item
             plot._items = done, total, unit
             plot._draw_if_due()
-    finally:  # also reached when the loop is left by break, an error or an interrupt: Python closes this generator
+    finally:  # also when the loop is left by break or an error: Python closes this generator
         plot.close()

@@ -1,7 +1,9 @@
-"""What a picture is: something that a cell's last line shows, with a text for screen readers; as HTML or as a PNG.
+"""What a picture is: something that a cell's last line shows, with a text for screen readers; as
+HTML or as a PNG.
 
-HTML follows the page's theme and may bring a script. Every viewer of notebooks shows a PNG: draw with matplotlib on
-`blank(width, height)`, in `style.GREY` where text has no box behind it, then `Picture("", alt, png=to_png(figure))`.
+HTML follows the page's theme and may bring a script. Every viewer of notebooks shows a PNG: draw
+with matplotlib on `blank(width, height)`, in `style.GREY` where text has no box behind it, then
+`Picture("", alt, png=to_png(figure))`.
 """
 
 import html
@@ -14,11 +16,11 @@ from typing import Any
 from .. import style
 
 # Of a PNG's text: px at 100 dpi -> points; and a "$" in it is one.
-FONTS = {"color": style.GREY, "fontsize": style.TEXT * 0.72, "parse_math": False}
+FONTS: dict[str, Any] = {"color": style.GREY, "fontsize": style.TEXT * 0.72, "parse_math": False}
 
 
 class Picture:
-    """Something to look at; the last line of a cell shows it. Its repr is the text that describes it."""
+    """Something to look at; the last line of a cell shows it. Its repr is its text."""
 
     def __init__(self, html: str, alt: str, *, png: bytes | None = None) -> None:
         self.html, self.alt, self.png = html, alt, png
@@ -30,49 +32,64 @@ class Picture:
         return self.html or None
 
     def _repr_png_(self) -> tuple[bytes, dict[str, Any]] | None:
-        width = (
-            int.from_bytes(self.png[16:20], "big") // 2 if self.png else 0
-        )  # to_png draws at twice the pixels
-        return (self.png, {"width": width, "alt": self.alt}) if self.png else None
+        return (self.png, png_metadata(self.png, self.alt)) if self.png else None
+
+
+def png_metadata(png: bytes, alt: str) -> dict[str, Any]:
+    """What a notebook keeps beside a PNG: its width in px, half of what `to_png` drew, and its
+    text.
+    """
+    return {"width": int.from_bytes(png[16:20], "big") // 2, "alt": alt}
 
 
 def player(
     frames: Iterable[Picture | str], *, title: str, alt: str, captions: Sequence[str]
 ) -> Picture:
-    """Frames (HTML, SVG) to step through with buttons, a slider or the arrow keys, each with a caption below it.
+    """Frames (HTML, SVG) to step through with buttons, a slider or the arrow keys, each with a
+    caption below it.
 
     It works in a saved page with no kernel; without JavaScript the first frame is shown.
     """
-    frames = [frame if isinstance(frame, str) else frame.html for frame in frames]
-    alt, data = f"{title}: {alt}", {"frames": frames, "captions": [*captions]}
+    pages = [frame if isinstance(frame, str) else frame.html for frame in frames]
+    alt = f"{title}: {alt}"
+    data = {"frames": pages, "captions": [*captions]}
     # "</script>" inside a frame must not end the script that holds it.
     stored = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return Picture(
-        f'<div data-course-player data-lm-suppress-shortcuts="true" role="group" aria-label="{html.escape(alt)}" '
-        f'style="{style.BOX}">{heading(title)}<div data-stage>{frames[0]}</div>'
-        f'<div data-line aria-live="polite" style="min-height:18px">1 of {len(frames)}: '
+        f'<div data-course-player {controls(alt)} style="{style.BOX}">{heading(title)}'
+        f"<div data-stage>{pages[0]}</div>"
+        f'<div data-line aria-live="polite" style="min-height:18px">1 of {len(pages)}: '
         f"{html.escape(captions[0])}</div>"
-        f'<script type="application/json">{stored}</script><script>{script("player.js")}</script></div>',
+        f'<script type="application/json">{stored}</script>'
+        f"<script>{script('player.js')}</script></div>",
         alt,
     )
 
 
+def controls(alt: str) -> str:
+    """Attributes of what holds controls: a group with this text, whose keys JupyterLab leaves to
+    it.
+    """
+    label = html.escape(alt)
+    return f'data-lm-suppress-shortcuts="true" role="group" aria-label="{label}"'
+
+
 def heading(title: str) -> str:
     """The line above a picture in HTML; nothing without a title."""
-    return (
-        f'<div style="font-weight:600;padding-bottom:5px">{html.escape(title)}</div>'
-        if title
-        else ""
-    )
+    if not title:
+        return ""
+    return f'<div style="font-weight:600;padding-bottom:5px">{html.escape(title)}</div>'
 
 
 def script(*names: str) -> str:
-    """The JavaScript files beside this one, in a scope of their own: several copies on one page do not meet."""
+    """The JavaScript files beside this one, in a scope of their own: several copies on one page do
+    not meet.
+    """
     files = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)
     return f"(function () {{\n{''.join(files)}}})();\n"
 
 
-def blank(width: int, height: int) -> Any:
+def blank(width: float, height: float) -> Any:
     """A transparent figure of matplotlib of this size in px, at twice the pixels."""
     from matplotlib.figure import Figure  # no pyplot: no global state, safe in threads
 
@@ -80,12 +97,13 @@ def blank(width: int, height: int) -> Any:
 
 
 def to_png(figure: Any) -> bytes:
-    """The bytes of a figure that `blank` made; in 255 colours, which are enough, they are a quarter of the size."""
+    """The bytes of a figure that `blank` made; in 255 colours, which are enough, they are a quarter
+    of the size.
+    """
     from PIL import Image  # comes with matplotlib
 
-    figure.savefig(full := io.BytesIO(), format="png", transparent=True)
-    image = Image.open(full).quantize(
-        255, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
-    )
-    image.save(small := io.BytesIO(), format="png", optimize=True)
+    full, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, format="png", transparent=True)
+    few = Image.open(full).quantize(255, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(small, format="png", optimize=True)
     return small.getvalue()

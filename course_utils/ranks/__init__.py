@@ -1,6 +1,7 @@
-"""A function from a notebook cell on several real processes, and its results, metrics, output and errors back.
+"""A function of a notebook cell on several processes; its results, metrics, output, errors back.
 
-`launch.py` checks the call, `crew.py` starts and hears the processes, `rank.py` is what happens inside one.
+`launch.py` checks the call, `supervisor.py` starts the processes and listens to them, `rank.py` is
+what happens inside one, and `wire.py` holds what travels between them.
 """
 
 from .launch import launch

@@ -1,4 +1,4 @@
-"""Run a function from a notebook cell on several ranks: real processes with a real process group."""
+"""Run a function of a notebook cell on several ranks: processes with a real process group."""
 
 from __future__ import annotations
 
@@ -8,19 +8,29 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .. import tpus
 from ..errors import CourseError, DeviceError
-from ..machine import default_ranks, ranks_accelerator, usable_cores
+from ..machine import default_backend, default_ranks, ranks_accelerator, usable_cores
 from ..pictures.live import LivePlot
-from .crew import Crew
-from .report import Task, current, dumps
 from .run import Run
+from .supervisor import Supervisor, uninterrupted
+from .wire import Task, current, dumps
 
 if TYPE_CHECKING:
     import torch
+    import torch.distributed as dist
 
 MOST_RANKS = 64  # each takes several descriptors, and many shells allow a process 1,024
+TAKEN = (
+    "this kernel has opened the TPU, which one process at a time can have. Restart the kernel, and "
+    "leave the TPU to the ranks: a tensor there opens it, and so does, once TorchTPU is loaded, a "
+    "backward pass or a seed on the CPU. TORCH_DEVICE_BACKEND_AUTOLOAD=0 in the kernel's "
+    "environment, which `make lab` sets, keeps torch from loading it unasked."
+)
 
 
 def launch(
@@ -36,16 +46,18 @@ def launch(
 ) -> Run:
     """Run `function(*args, **kwargs)` on every rank and wait for all of them.
 
-    Inside, it is ordinary `torch.distributed`: the environment of `torchrun`, the process group initialised,
-    `pick()` the rank's device. The same function runs unchanged under `torchrun`.
+    Inside, it is ordinary `torch.distributed`: the environment of `torchrun`, the process group
+    initialised, `pick()` the rank's device. The same function runs unchanged under `torchrun`.
 
     Args:
-        function: any function, closure or class, defined in a cell or a module; it travels by value.
+        function: any function, closure or class, defined in a cell or a module; it travels by
+            value.
         ranks: how many processes; by default `discover().ranks`.
-        device: "cpu", "cuda", "xpu", or `pick(ranks=…)`, for a baseline on the same kind of device as other ranks;
-            by default the accelerators where each rank gets its own, else the CPU.
+        device: "cpu", "cuda", "xpu", or `pick(ranks=…)`, for a baseline on the same kind of device
+            as other ranks; by default the accelerators where each rank gets its own, else the CPU.
         live: a `LivePlot` to draw what ranks `report()` while they run.
-        time_limit: seconds until everything is ended and the ranks that did not finish are named; None: no limit.
+        time_limit: seconds until everything is ended and the ranks that did not finish are named;
+            None: no limit.
         show: print what ranks print, each line with its rank.
         init_group: False leaves `torch.distributed.init_process_group()` to the function.
 
@@ -56,31 +68,26 @@ def launch(
         CourseError: nothing was started; the message says what to change.
         RankError: a rank raised, died or never finished; all others were ended.
     """
-    import torch.distributed as dist
+    with uninterrupted():  # until there are ranks for it to end
+        check_call(function)
+        ranks, kind = placement(ranks, device)
+        backend = default_backend(kind) if init_group else None
 
-    check_call(function)
-    ranks, kind = place(ranks, device)
-    backend = dist.get_default_backend_for_device(kind) if init_group else None
-    # The ranks' meeting point is in this process, on a socket bound to loopback; torch's own listens everywhere.
-    listener = socket.create_server(("127.0.0.1", 0))
-    host, port = listener.getsockname()
-    store = dist.TCPStore(
-        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
-    timeout = (
-        None if time_limit is None else time_limit + 60
-    )  # the launch's limit speaks first: it knows all ranks
-    env = _environment(ranks, kind) | {"MASTER_PORT": str(store.port)}
-    task = make_task(
-        (function, args, kwargs),
-        env,
-        device=kind,
-        backend=backend,
-        timeout=timeout,
-        threads=max(1, int(usable_cores() // ranks)),
-    )
-    run = Run(ranks, kind, backend, [None] * ranks, name=getattr(function, "__name__", ""))
-    return Crew(run, live=live, show=show).work(task, time_limit)
+        store = _store()
+        env = _environment(ranks, kind) | {"MASTER_PORT": str(store.port)}
+
+        # A collective's own limit comes later than the launch's, whose error names all ranks.
+        timeout = None if time_limit is None else time_limit + 60
+        task = make_task(
+            (function, args, kwargs),
+            env,
+            device=kind,
+            backend=backend,
+            timeout=timeout,
+            threads=max(1, int(usable_cores() // ranks)),
+        )
+        run = Run(ranks, kind, backend, [None] * ranks)
+    return Supervisor(run, live=live, show=show).supervise(task, time_limit)
 
 
 def check_call(function: Callable) -> None:
@@ -91,29 +98,41 @@ def check_call(function: Callable) -> None:
         )
     if current() is not None or "TORCHELASTIC_RUN_ID" in os.environ:
         raise CourseError(
-            "launch was called inside a rank, of another launch or of torchrun, and ranks cannot start "
-            "ranks: call launch in the notebook, and the function itself in the rank."
+            "launch was called inside a rank, of another launch or of torchrun, and ranks cannot "
+            "start ranks: call launch in the notebook, and the function itself in the rank."
         )
     if not callable(function):
         raise CourseError(
-            f"launch needs a function, and got {function!r:.60}. Give the function itself, and then what "
-            "it is called with: launch(train, 10), not launch(train(10))."
+            f"launch needs a function, and got {function!r:.60}. Give the function itself, and "
+            "then what it is called with: launch(train, 10), not launch(train(10))."
         )
 
 
-def place(ranks: int | None, device: str | torch.device | None) -> tuple[int, str]:
-    """How many ranks, and the kind of device that they run on: accelerators where each gets its own, else the CPU."""
-    kind, count = ranks_accelerator()
-    ranks = default_ranks(count) if ranks is None else ranks
+def placement(ranks: int | None, device: str | torch.device | None) -> tuple[int, str]:
+    """How many ranks, and their kind of device: accelerators where each gets one, else the CPU."""
+    kind, numbers = ranks_accelerator()
+    if ranks is None:
+        ranks = default_ranks(numbers)
     if not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS:
         raise CourseError(
             f"ranks={ranks!r}: give a whole number from 1 to {MOST_RANKS}, for example ranks=4"
         )
+
+    taken = kind == "tpu" and tpus.is_open()
     if device is None:
-        return ranks, kind if kind and count >= ranks else "cpu"
-    if str(device) == "cpu" or (str(device) == kind and ranks <= count):
+        if not kind or ranks not in numbers:
+            return ranks, "cpu"
+        if taken:
+            print(f"The ranks run on the CPU: {TAKEN}")
+        return ranks, "cpu" if taken else kind
+    if str(device) == kind and taken:
+        raise DeviceError(f'device="{device}": {TAKEN}')
+    if str(device) == "cpu" or (str(device) == kind and ranks in numbers):
         return ranks, str(device)
-    others = f', or on "{kind}" if they are at most {count}, one device each' if kind else ""
+    others = ""
+    if kind:
+        possible = ", ".join(map(str, numbers))
+        others = f', or on "{kind}", one device each, if they are {possible}'
     raise DeviceError(f'device="{device}": {ranks} ranks run on "cpu" here{others}.')
 
 
@@ -123,12 +142,12 @@ def make_task(call: tuple[Callable, tuple, dict], env: dict[str, str], **more: A
         cwd = os.getcwd()
     except FileNotFoundError:
         raise CourseError(
-            "the folder that this notebook works in is gone (deleted or renamed), and ranks start there: "
-            "os.chdir(…) to one that exists, or open the notebook from its new place"
+            "the folder that this notebook works in is gone (deleted or renamed), and ranks start "
+            "there: os.chdir(…) to one that exists, or open the notebook from its new place"
         ) from None
     refusal = (
-        "the function, or something that it uses, cannot be sent to the ranks (create it inside the function, "
-        "or pass what it is made from)"
+        "the function, or something that it uses, cannot be sent to the ranks (create it inside "
+        "the function, or pass what it is made from)"
     )
     # The notebook's cells, without the hook by which IPython keeps them fresh.
     cells = {
@@ -146,6 +165,20 @@ def make_task(call: tuple[Callable, tuple, dict], env: dict[str, str], **more: A
     )
 
 
+def _store() -> dist.TCPStore:
+    """Where the ranks meet, in this process; bound to loopback, because torch's own listens
+    everywhere.
+    """
+    import torch.distributed as dist
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    host, port = listener.getsockname()
+    # In a thread, because an interrupt of torch's system calls would become a network error.
+    with ThreadPoolExecutor(1) as thread:
+        store = partial(dist.TCPStore, is_master=True, wait_for_workers=False)
+        return thread.submit(store, host, port, master_listen_fd=listener.detach()).result()
+
+
 def _environment(ranks: int, device: str) -> dict[str, str]:
     """What `torchrun` would set, but for the ranks' own numbers and the store's port."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
@@ -157,11 +190,15 @@ def _environment(ranks: int, device: str) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the notebook holds the store; no rank opens one
+        # Nothing listens beyond this machine.
         "GLOO_SOCKET_IFNAME": loopback,
-        "NCCL_SOCKET_IFNAME": loopback,  # nothing listens beyond this machine
+        "NCCL_SOCKET_IFNAME": loopback,
         "COURSE_DEVICE": device,  # what `pick()` answers in a rank
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # ranks on the CPU never touch a TPU
     }
     if device == "cpu":
         # A function that asks torch for "the accelerator" must get the CPU here, in every rank.
         env |= {"CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": ""}
+    if device == "tpu":
+        env |= tpus.rank_environment(ranks)
     return env

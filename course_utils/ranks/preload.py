@@ -1,7 +1,7 @@
-"""Imported once by the server that ranks are forked from: everything a rank would otherwise import by itself.
+"""What the server that ranks are forked from imports once, so that no rank has to.
 
-Without `torch._dynamo` here the first optimizer of every rank imports it, which takes seconds a rank.
-No device may be touched: a process that has initialised CUDA cannot be forked.
+Without `torch._dynamo` here the first optimizer of every rank imports it, which takes seconds a
+rank. No device may be touched: a process that has initialised CUDA cannot be forked.
 """
 
 # ruff: noqa: F401
@@ -30,14 +30,12 @@ if find_spec("torch_xla"):
 gc.collect()
 gc.freeze()  # the collector then leaves these pages alone, so that ranks go on sharing them
 if sys.platform == "linux":
-    # In pages of 2 MiB, since a fork copies an entry for each page: a rank forks and ends some milliseconds sooner.
-    madvise, MADV_COLLAPSE = (
-        ctypes.CDLL(None).madvise,
-        25,
-    )  # an older Linux than 6.1 refuses, and nothing changes
-    for place, rights, _, _, _, *name in map(
-        str.split, Path("/proc/self/maps").read_text().splitlines()
-    ):
+    # Memory in pages of 2 MiB: a fork copies an entry for each page, so a rank forks and ends some
+    # milliseconds sooner. A Linux older than 6.1 refuses, and nothing changes.
+    MADV_COLLAPSE = 25
+    madvise = ctypes.CDLL(None).madvise
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, rights, _, _, _, *name = line.split()
         if rights == "rw-p" and name in ([], ["[heap]"]):
-            begin, end = (int(number, 16) for number in place.split("-"))
+            begin, end = (int(address, 16) for address in addresses.split("-"))
             madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), MADV_COLLAPSE)

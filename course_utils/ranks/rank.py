@@ -1,7 +1,11 @@
-"""What happens inside a rank: its environment, its process group, and the way back; `crew.py` is the other side."""
+"""What happens inside a rank: its environment, its process group, and what it sends back.
+
+`supervisor.py` is the other side.
+"""
 
 import contextlib
 import ctypes
+import itertools
 import linecache
 import multiprocessing as mp
 import os
@@ -13,16 +17,21 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.connection import Connection
-from typing import NoReturn
+from multiprocessing.connection import Connection, wait
+from typing import Any, NoReturn
 
-from ..errors import PACKAGE, Frame
-from .report import Session, Task, begin, dumps, watch
+from .. import tpus
+from ..errors import PACKAGE, Frame, frames_of
 from .spans import recorder
+from .wire import Session, Task, begin, dumps
+
+SEND_EVERY = 0.1  # seconds; metrics travel in batches, so that a report costs a step microseconds
+STACK_EVERY = 5  # times that: where the rank is
+MOST_MESSAGE = 2_000  # characters of an error's message
 
 
 def main(ranks: list[int], connection: Connection, output: Connection, task: bytes) -> None:
-    """Run one rank; the notebook's `Crew` is the caller. Never returns."""
+    """Run one rank; the notebook's `Supervisor` is the caller. Never returns."""
     enter(output)
     todo: Task = pickle.loads(task)
     [rank] = ranks
@@ -34,17 +43,20 @@ def main(ranks: list[int], connection: Connection, output: Connection, task: byt
 
 
 def enter(output: Connection) -> None:
-    """Make a process forked from the server one of its own, that ends with the notebook and prints to `output`."""
-    # As torchrun's workers: its children end with it, and Linux shares the CPU between sessions first.
+    """Make a process forked from the server one that ends with the notebook, prints to `output`."""
+    # A session of its own, as torchrun's workers have: its children end with it, and Linux shares
+    # the CPU between sessions first.
     os.setsid()
     _die_with_the_server()
-    for name, descriptor in {"stdout": 1, "stderr": 2}.items():
+
+    for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
-        setattr(sys, name, open(descriptor, "w", buffering=1, closefd=False))  # noqa: SIM115 (until the process ends)
     output.close()
-    mp.set_start_method(
-        "fork", force=True
-    )  # else DataLoader workers could not get a Dataset defined in a cell
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (until the process ends)
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+
+    # DataLoader workers then get a Dataset that a cell defined.
+    mp.set_start_method("fork", force=True)
 
 
 def take_over(task: Task, **env: str) -> None:
@@ -63,9 +75,8 @@ def run(session: Session, task: Task, prepare: Callable[[], None]) -> None:
         function, args, kwargs = pickle.loads(task.payload)
         result = function(*args, **kwargs)
         kind = type(result).__name__
-        payload = dumps(
-            result, f"the function returned a {kind}, which cannot be sent back to the notebook"
-        )
+        refusal = f"the function returned a {kind}, which cannot be sent back to the notebook"
+        payload = dumps(result, refusal)
         _send_rest(session)
         session.send("result", payload)
     except BaseException as error:
@@ -73,8 +84,40 @@ def run(session: Session, task: Task, prepare: Callable[[], None]) -> None:
         session.send("error", time.perf_counter(), *describe(error))
 
 
+def watch(session: Session, thread: int) -> None:
+    """Send what the rank reports, and where `thread` is, until the notebook's process is gone.
+
+    Then end, children included.
+    """
+    server = mp.parent_process()
+    assert server is not None, "a rank is forked from the server, which ends with the notebook"
+    for tick in itertools.count():
+        if wait([server.sentinel], SEND_EVERY):
+            break
+        try:
+            session.flush()
+            if tick % STACK_EVERY == 0:
+                session.send("at", _where(thread), time.process_time())
+        except OSError:
+            break
+    os.killpg(0, signal.SIGKILL)
+
+
+def _where(thread: int) -> list[Frame]:
+    """Where this thread is, in Python or in a call that waits; innermost first.
+
+    A function of its own, because a frame that somebody still knows keeps its tensors: memory, and
+    on virtual cores programs of another core's shape, which never meet.
+    """
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return []
+    stack = traceback.walk_stack(frame)
+    return [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in stack]
+
+
 def leave(connection: Connection) -> NoReturn:
-    """Keep the sockets open until the notebook lets go, so that peers see no secondary errors; then end."""
+    """Keep the sockets open until the notebook lets go, so that peers see no errors; then end."""
     with contextlib.suppress(EOFError, OSError):
         connection.recv()
     os._exit(0)
@@ -82,9 +125,12 @@ def leave(connection: Connection) -> NoReturn:
 
 def describe(error: BaseException) -> tuple[str, str, list[Frame], str]:
     """An exception as (class name, message, frames that are not ours, formatted traceback)."""
-    frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+    frames = frames_of(error)
     frames = [frame for frame in frames if not frame[0].startswith(PACKAGE + os.sep)]
-    return type(error).__name__, str(error), frames, "".join(traceback.format_exception(error))
+    message = str(error)
+    if len(message) > MOST_MESSAGE:
+        message = f"{message[:MOST_MESSAGE]}… ({len(message):,} characters)"
+    return type(error).__name__, message, frames, "".join(traceback.format_exception(error))
 
 
 def _send_rest(session: Session) -> None:
@@ -103,11 +149,17 @@ def _join_group(rank: int, task: Task) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(task.threads)
-    torch.default_generator.seed()  # the server's state is every rank's: unseeded ranks differ, as under torchrun
+    # A fork has the server's random state; unseeded ranks are to differ, as under torchrun.
+    torch.default_generator.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-    options = {} if task.timeout is None else {"timeout": timedelta(seconds=task.timeout)}
-    if task.device != "cpu":
+
+    options: dict[str, Any] = {}
+    if task.timeout is not None:
+        options["timeout"] = timedelta(seconds=task.timeout)
+    if task.device == "tpu":
+        tpus.load()
+    elif task.device != "cpu":
         torch.accelerator.set_device_index(rank)
         options["device_id"] = torch.device(task.device, rank)
     recorder.begin(task.device)
@@ -116,13 +168,12 @@ def _join_group(rank: int, task: Task) -> None:
 
 
 def _die_with_the_server() -> None:
-    """The server ends when the kernel does; a rank that is stuck holding the GIL must end with it, too."""
+    """The server ends when the kernel does; so must a rank that is stuck holding the GIL."""
     from multiprocessing import forkserver
 
-    server = forkserver._forkserver
-    if (
-        server._forkserver_alive_fd is not None
-    ):  # inherited: while ranks hold it, the server would stay
+    server: Any = forkserver._forkserver
+    # Inherited: the server would stay while a rank holds it.
+    if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None
     if sys.platform == "linux":

@@ -1,7 +1,8 @@
 """The clean process that ranks are forked from.
 
-It is `multiprocessing`'s fork server, preloaded with torch (`preload.py`). It never ran a kernel's code, so it is
-safe after the kernel has used CUDA or a thread pool, and a rank takes milliseconds to start, not seconds.
+It is `multiprocessing`'s fork server, preloaded with torch (`preload.py`). It never ran a kernel's
+code, so it is safe after the kernel has used CUDA or a thread pool, and a rank takes milliseconds
+to start, not seconds.
 """
 
 import multiprocessing as mp
@@ -16,8 +17,9 @@ from typing import Any
 
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # with a pool of threads a process cannot be forked safely
-    "GOMP_SPINCOUNT": "1000",  # threads that wait for each other soon give their core to other ranks
+    "GOMP_SPINCOUNT": "1000",  # threads that wait soon give their core to other ranks
     "PJRT_SELECT_DEFAULT_DEVICE": "0",  # `xla.launch` chooses, and says so
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # a rank that is to have a TPU loads TorchTPU itself
 }
 
 _starting = threading.Lock()
@@ -34,7 +36,8 @@ def warm_up() -> None:
 
     with _starting:
         mp.get_context("forkserver").set_forkserver_preload(["course_utils.ranks.preload"])
-        usual, util.spawnv_passfds = util.spawnv_passfds, _spawn
+        usual = util.spawnv_passfds
+        util.spawnv_passfds = _spawn  # ty: ignore[invalid-assignment]  # called the same way
         try:
             forkserver.ensure_running()
         finally:
@@ -44,8 +47,9 @@ def warm_up() -> None:
 def _spawn(path: bytes, args: list, passed: list[int]) -> int:
     """Start the server, or `multiprocessing`'s resource tracker, in a process group of its own.
 
-    Interrupts go to the kernel's group, and are for the kernel alone. A kernel that is told to stop first ends its own
-    group and would wait for the tracker, which ignores the signal, for seconds. Both end once the kernel has gone.
+    Interrupts go to the kernel's group, and are for the kernel alone. A kernel that is told to stop
+    first ends its own group and would wait for the tracker, which ignores the signal, for seconds.
+    Both end once the kernel has gone.
     """
     process = subprocess.Popen(
         args, executable=path, pass_fds=passed, env=os.environ | ENVIRONMENT, process_group=0
@@ -55,11 +59,12 @@ def _spawn(path: bytes, args: list, passed: list[int]) -> int:
 
 
 def fork(target: Any, *args: Any) -> BaseProcess:
-    """Start `target(*args)` in a new process forked from the server; waits for the server if it is still importing."""
+    """Start `target(*args)` in a process forked from the server, once that has imported torch."""
     process = mp.get_context("forkserver").Process(target=target, args=args)
     with _starting:
         # The function travels by value: a rank must not run a script again to find it.
-        main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
         try:
             process.start()
         finally:

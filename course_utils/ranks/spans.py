@@ -1,4 +1,7 @@
-"""`span()`: named stretches of a rank's time, on one clock for all ranks, measured on the device that did the work."""
+"""`span()`: named stretches of a rank's time, on one clock for all ranks.
+
+On an accelerator they are measured by events, because calls return before the work is done.
+"""
 
 import os
 import time
@@ -13,26 +16,35 @@ class Recorder:
     synchronize: Callable[[], None] | None = None  # where work goes on after its call
 
     def begin(self, device: str) -> None:
-        """Record from now on; a mark is the time, or on an accelerator an event, because calls return before work."""
-        self.pid, self.mark = os.getpid(), time.perf_counter
+        """Record from now on; a mark is the time, or an event of the accelerator."""
+        self.pid = os.getpid()
+        self.mark: Callable[[], Any] = time.perf_counter
         self.spans: list[tuple[str, Any, Any, str]] = []
-        if device != "cpu":
-            import torch
+        if device == "cpu":
+            return
 
-            def event() -> torch.Event:
-                event = torch.Event(device, enable_timing=True)
-                event.record()
-                return event
+        import torch
 
-            self.mark, self.synchronize = event, torch.accelerator.synchronize
-            self.synchronize()
-            self.zero = event()
-            self.synchronize()
-            self.zero_seconds = time.perf_counter()
+        def event() -> torch.Event:
+            event = torch.Event(device, enable_timing=True)
+            event.record()
+            return event
+
+        self.mark = event
+        self.synchronize = torch.accelerator.synchronize
+        self.synchronize()
+        self.zero = event()
+        self.synchronize()
+        self.zero_seconds = time.perf_counter()
 
     def take(self) -> list[tuple[str, float, float, str]]:
-        """All spans so far as (name, start, end, lane), seconds of `time.perf_counter()`; none are left."""
-        spans, self.spans = self.spans if self.pid else [], []
+        """All spans so far, of which none are left: (name, start, end, lane).
+
+        Times are seconds of `time.perf_counter()`.
+        """
+        if not self.pid:
+            return []
+        spans, self.spans = self.spans, []
         if not spans or self.synchronize is None:
             return spans
         self.synchronize()
@@ -52,17 +64,20 @@ class span:
     """Record how long a piece of work takes, for `run.timeline`.
 
     Args:
-        name: what the work is; "forward", "backward", "optimizer", "data", "communication" get their colours.
+        name: what the work is; "forward", "backward", "optimizer", "data", "communication" get
+            their colours.
         lane: "compute", or "communication" for work that runs beside it.
 
-    Use it as `with span("forward"): …`, or where the end is elsewhere (a hook, a callback) as
-    `s = span("all-reduce", lane="communication").start()` … `s.stop()`. Outside `launch` it does nothing.
+    Use it as `with span("forward"): …`, or, where the end is elsewhere (a hook, a callback), as
+    `s = span("all-reduce", lane="communication").start()` … `s.stop()`. Outside `launch` it does
+    nothing.
     """
 
     __slots__ = ("begun", "lane", "name")
 
     def __init__(self, name: str, *, lane: str = "compute") -> None:
-        self.name, self.lane, self.begun = name, lane, None
+        self.name, self.lane = name, lane
+        self.begun: Any = None
 
     def start(self) -> Self:
         """Begin here; returns the span."""

@@ -1,7 +1,8 @@
-"""What happens inside the process of a TPU's cores, real or virtual; the notebook's side is `launch.py`.
+"""What happens inside the process of a TPU's cores; `launch.py` is the notebook's side.
 
-On a TPU, `torch_xla.launch` starts a process a chip. On XLA's CPU client one process holds all cores, each a thread
-with a device of its own (`replicas.py` makes that work). With SPMD one thread's program has all cores as devices.
+On a TPU, `torch_xla.launch` starts a process a chip. On XLA's CPU client one process holds all
+cores, each a thread with a device of its own (`replicas.py` makes that work). With SPMD one
+thread's program has all cores as devices.
 """
 
 import multiprocessing as mp
@@ -13,16 +14,16 @@ from multiprocessing.connection import Connection
 from typing import Any, TextIO
 
 from ..ranks.rank import enter, leave, run, take_over
-from ..ranks.report import Session, Task, begin, current
+from ..ranks.wire import Session, Task, begin, current
 
 SPMD, REPLICAS = "SPMD", "one replica a core"  # `Task.backend`
 
-# What every core gets, the connection that all share, and its lock. Kept here, not passed on: processes of
-# `torch_xla.launch` inherit it, and a connection cannot be pickled.
+# What every core gets, the connection that all share, and its lock. Kept here, not passed on:
+# processes of `torch_xla.launch` inherit it, and a connection cannot be pickled.
 _shared: tuple[Task, Connection, Any]
 
 
-def main(cores: list[int], connection: Connection, output: Connection, task: bytes) -> None:
+def main(ranks: list[int], connection: Connection, output: Connection, task: bytes) -> None:
     """Run all cores; what XLA prints, which knows no cores, goes to `output`. Never returns."""
     enter(output)
     imported = dict(os.environ)  # torch_xla, imported by the server, left its own settings here
@@ -47,7 +48,8 @@ def share(task: Task, connection: Connection) -> None:
     """Give all cores this, be they threads or processes."""
     global _shared
     _shared = task, connection, mp.get_context("fork").Lock()
-    sys.stdout, sys.stderr = _ByCore(sys.stdout), _ByCore(sys.stderr)
+    sys.stdout = _ByCore(sys.stdout)
+    sys.stderr = _ByCore(sys.stderr)
 
 
 def chips() -> None:
@@ -69,13 +71,15 @@ def _threads() -> None:
         replicas.make_tokens()
 
     replicas.install()
-    pjrt._run_thread_per_device(
-        0, 1, lambda: _one(xr.global_ordinal(), replicas.prepare), initialize
-    )
+
+    def one() -> None:
+        _one(xr.global_ordinal(), replicas.prepare)
+
+    pjrt._run_thread_per_device(0, 1, one, initialize)
 
 
 def start_autograd() -> None:
-    """Autograd starts its threads, one a device, in its first backward: let that be when XLA has its devices."""
+    """Autograd starts a thread for each device in its first backward: XLA must have its devices."""
     import torch
 
     torch.ones((), requires_grad=True).backward()
@@ -89,15 +93,20 @@ def _one(core: int, prepare: Callable[[], None] = lambda: None) -> None:
 
 
 class _ByCore:
-    """Standard output of several cores: what a core's thread prints goes to the notebook, all else to `rest`."""
+    """Standard output of several cores: what a core's thread prints goes to the notebook.
+
+    All else goes to `rest`.
+    """
 
     def __init__(self, rest: TextIO) -> None:
         self.rest = rest
 
     def write(self, text: str) -> int:
-        if session := current():
-            session.send("output", text.encode(errors="replace"))
-        return len(text) if session else self.rest.write(text)
+        session = current()
+        if session is None:
+            return self.rest.write(text)
+        session.send("output", text.encode(errors="replace"))
+        return len(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rest, name)  # flush, fileno, …

@@ -1,4 +1,4 @@
-"""Run a function from a notebook cell on a TPU's cores: the real ones, or as many virtual ones on XLA's CPU client.
+"""Run a function of a notebook cell on a TPU's cores, or on virtual ones of XLA's CPU client.
 
 What a real TPU needs was written from torch_xla's sources; nobody has run the course on one yet.
 """
@@ -8,24 +8,30 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from .. import tpus
 from ..errors import CourseError
-from ..machine import tpu_chips, usable_cores
+from ..machine import usable_cores
 from ..pictures.live import LivePlot
-from ..ranks.crew import Crew
 from ..ranks.launch import check_call, make_task
 from ..ranks.run import Run
+from ..ranks.supervisor import Supervisor
 from . import core
 
-VIRTUAL_CORES, MOST_CORES = 8, 64  # eight: as many as a v5e-8, v6e-8 or v3-8 has
-# Kaggle's images set them for one process; with one a chip, the TPU refuses to start (pytorch-lightning#20244).
+VIRTUAL_CORES = 8  # as many as a v5e-8, v6e-8 or v3-8 has
+MOST_CORES = 64
+# Kaggle's images set these for one process; with a process a chip, the TPU refuses to start
+# (pytorch-lightning#20244).
 PRESET = ("TPU_PROCESS_ADDRESSES", "CLOUD_TPU_TASK_ID")
 
 
 def setup(device: str | None = None) -> None:
-    """Choose the TPU where there is one, else XLA's CPU client, and print which; call it before `import torch_xla`.
+    """Choose the TPU where there is one, else XLA's CPU client, and print which.
 
-    `device="CPU"` gives virtual cores beside a TPU, for example one with a single core. A kernel without torch_xla is a
-    CourseError, whose message says what to do.
+    Call it before `import torch_xla`. `device="CPU"` gives virtual cores beside a TPU, for example
+    beside one with a single core.
+
+    Raises:
+        CourseError: this kernel has no torch_xla; the message says what to do.
     """
     installed = _versions()
     if device is not None:
@@ -37,7 +43,9 @@ def setup(device: str | None = None) -> None:
 
         torch_xla.device()
         core.start_autograd()
-        where = "no TPU here, so " * (not tpu_chips()) + "XLA compiles for this machine's CPU"
+        where = "XLA compiles for this machine's CPU"
+        if not tpus.chips():
+            where = f"no TPU here, so {where}"
     print(f"{installed}: {where}.")
 
 
@@ -53,27 +61,36 @@ def launch(
 ) -> Run:
     """Run `function(*args, **kwargs)` on every core and wait for all of them.
 
-    Inside, it is ordinary torch_xla: `torch_xla.device()` is the core's own, `xr.global_ordinal()` its number. Virtual
-    cores are threads of one fresh process, each with a copy of the function and its arguments; they share torch's
-    random generator: seed one of your own. XLA itself ends them when one is more than 10 s late at a collective.
+    Inside, it is ordinary torch_xla: `torch_xla.device()` is the core's own, `xr.global_ordinal()`
+    its number. Virtual cores are threads of one fresh process, each with a copy of the function and
+    its arguments; they share torch's random generator: seed one of your own. XLA itself ends them
+    when one is more than 10 s late at a collective.
 
     Args:
         cores: how many; on a TPU all it has, elsewhere 8 virtual ones unless told otherwise.
-        spmd: call the function once, with `xr.use_spmd()` on: every core is a device of one program.
+        spmd: call the function once, with `xr.use_spmd()` on: every core is a device of one
+            program.
 
-    The rest, what is returned (tensors on the CPU, one result with `spmd`) and the errors are those of `launch`.
+    The rest, what is returned (tensors on the CPU, one result with `spmd`) and the errors are those
+    of `launch`.
     """
     check_call(function)
     _versions()
     real = _choose_device() == "TPU"
     there = _tpu_cores() if real else VIRTUAL_CORES
-    cores = there if cores is None else cores
-    if cores not in ([there] if real else range(1, MOST_CORES + 1)):
+    if cores is None:
+        cores = there
+    possible = [there] if real else range(1, MOST_CORES + 1)
+    if cores not in possible:
         raise CourseError(
-            f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores, or all of a TPU: leave cores "
-            'out. For virtual ones beside a TPU restart the kernel and call xla.setup(device="CPU").'
+            f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores, or all of a TPU: leave "
+            "cores out. For virtual ones beside a TPU restart the kernel and call "
+            'xla.setup(device="CPU").'
         )
-    env = {"COURSE_DEVICE": "xla"} | ({} if real else _virtual(cores))
+
+    env = {"COURSE_DEVICE": "xla"}
+    if not real:
+        env |= _virtual(cores)
     task = make_task(
         (function, args, kwargs),
         env,
@@ -82,30 +99,27 @@ def launch(
         threads=max(1, int(usable_cores())),
         timeout=None,
     )
-    count, unit = (1, "program") if spmd else (cores, "core")
-    where = f"{cores} devices of " * spmd + ("a TPU" if real else "XLA's CPU client")
-    run = Run(
-        count,
-        where,
-        task.backend,
-        [None] * count,
-        unit=unit,
-        name=getattr(function, "__name__", ""),
-    )
-    return Cores(run, live=live, show=show).work(task, time_limit)
+
+    where = "a TPU" if real else "XLA's CPU client"
+    if spmd:
+        run = Run(1, f"{cores} devices of {where}", task.backend, [None], unit="program")
+    else:
+        run = Run(cores, where, task.backend, [None] * cores, unit="core")
+    return Cores(run, live=live, show=show).supervise(task, time_limit)
 
 
-class Cores(Crew):
-    """All cores of one launch, ranks that share a process; with SPMD one program that has them all."""
+class Cores(Supervisor):
+    """All cores of one launch, which share a process; with SPMD one program that has them all."""
 
-    main, together = staticmethod(core.main), True
+    main = staticmethod(core.main)
+    together = True
 
     def who(self, rank: int) -> str:
         return "the SPMD program" if self.run.unit == "program" else super().who(rank)
 
 
 def tolerance(fine: float = 1e-5) -> float:
-    """How far from the CPU's a result may lie: `fine` on virtual cores; 1000 times that on a TPU (bfloat16)."""
+    """How far from the CPU's a result may lie: `fine`, or on a TPU (bfloat16) 1000 times that."""
     return fine if _choose_device() == "CPU" else 1000 * fine
 
 
@@ -115,17 +129,19 @@ def _versions() -> str:
         return f"torch_xla {version('torch_xla')}, torch {version('torch')}"
     except PackageNotFoundError:
         raise CourseError(
-            "this kernel has no torch_xla: `make lab` builds it behind JupyterLab, on Linux x86-64 with Python 3.11 to "
-            "3.13, in some minutes. When it is ready, choose Kernel, Change Kernel…, PyTorch/XLA, and run again. On a "
-            "TPU (Colab, Kaggle, a VM): %pip install torch==2.9.0 'torch_xla[tpu]==2.9.0', then restart the kernel."
+            "this kernel has no torch_xla: `make lab` builds it behind JupyterLab, on Linux x86-64 "
+            "with Python 3.11 to 3.13, in some minutes. When it is ready, choose Kernel, Change "
+            "Kernel…, PyTorch/XLA, and run again. On a TPU (Colab, Kaggle, a VM): %pip install "
+            "torch==2.9.0 'torch_xla[tpu]==2.9.0', then restart the kernel."
         ) from None
 
 
 def _choose_device() -> str:
-    """ "TPU" or "CPU", also told to torch_xla, which would print a line about it."""
-    device = os.environ.setdefault("PJRT_DEVICE", "TPU" if tpu_chips() else "CPU")
-    for name in PRESET if device == "TPU" else ():
-        os.environ.pop(name, None)
+    """TPU or CPU; torch_xla is told, too, which would print a line about it."""
+    device = os.environ.setdefault("PJRT_DEVICE", "TPU" if tpus.chips() else "CPU")
+    if device == "TPU":
+        for name in PRESET:
+            os.environ.pop(name, None)
     return device
 
 
@@ -137,13 +153,13 @@ def _tpu_cores() -> int:
 
 
 def _virtual(cores: int) -> dict[str, str]:
-    """The settings with which XLA's CPU client has `cores` devices; they are read when its process starts."""
+    """Settings for `cores` devices of XLA's CPU client, which it reads when its process starts."""
     return {
         "CPU_NUM_DEVICES": str(cores),
-        "PJRT_CPU_ASYNC_CLIENT": "0",  # a program runs where it is started, so that a core's programs keep their order
-        "XLA_THREAD_POOL_SIZE": str(
-            2 * cores
-        ),  # each core's program needs a thread, or a collective never meets
+        # A program runs where it is started, so that a core's programs keep their order.
+        "PJRT_CPU_ASYNC_CLIENT": "0",
+        # Each core's program needs a thread, or a collective never meets.
+        "XLA_THREAD_POOL_SIZE": str(2 * cores),
         "NPROC": str(2 * cores),
         "TF_CPP_MIN_LOG_LEVEL": "2",  # only errors, as that a core is late
     }

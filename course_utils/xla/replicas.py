@@ -1,19 +1,25 @@
-"""Makes torch_xla's cores work as threads of one process on XLA's CPU client, where as it comes they deadlock.
+"""Makes torch_xla's cores work as threads of one process on XLA's CPU client.
 
-Found by experiment with torch_xla 2.9.0; on a TPU nothing of this is used. What goes wrong, and the cure:
+As it comes, they deadlock there. Found by experiment with torch_xla 2.9.0; on a TPU nothing of this
+is used. What goes wrong, and the cure:
 
-1. XLA's collectives on a CPU meet by the number of the compiled program. Cores that compile the same graph at the
-   same moment get different numbers, and wait for each other for ever. So one core at a time compiles and starts
-   its program; the second finds the first one's in torch_xla's cache.
-2. A core that starts a program waits until its previous one has ended, which needs the other cores. So each waits for
-   its own device first, without the lock.
-3. Reading a tensor (`.item()`, `.cpu()`, `if x:`) compiles and runs what is pending, past that lock; and what torch_xla
-   creates on first use is not safe to create from two threads. So a read first runs what is pending, under the lock.
-4. Programs that differ never meet (1), and torch_xla writes the numbers 0 and 1 into a program, and passes equal
-   numbers as one: `x * rank` makes programs of their own on cores 0 and 1. Without two flags each number is passed in.
-5. The tokens that order collectives lie in a table without a lock (`g_all_reduce_tokens` of cross_replica_reduces.cpp).
-   Cores that insert their rows at one moment may crash, once in some hundred runs: so the rows are there before.
-6. The thread that runs backward must be the core's own: a hook that all-reduces would find another core's device.
+1. XLA's collectives on a CPU meet by the number of the compiled program. Cores that compile the
+   same graph at the same moment get different numbers, and wait for each other for ever. So one
+   core at a time compiles and starts its program; the second finds the first one's in torch_xla's
+   cache.
+2. A core that starts a program waits until its previous one has ended, which needs the other cores.
+   So each waits for its own device first, without the lock.
+3. Reading a tensor (`.item()`, `.cpu()`, `if x:`) compiles and runs what is pending, past that
+   lock; and what torch_xla creates on first use is not safe to create from two threads. So a read
+   first runs what is pending, under the lock.
+4. Programs that differ never meet (1), and torch_xla writes the numbers 0 and 1 into a program, and
+   passes equal numbers as one: `x * rank` makes programs of their own on cores 0 and 1. Without two
+   flags each number is passed in.
+5. The tokens that order collectives lie in a table without a lock (`g_all_reduce_tokens` of
+   cross_replica_reduces.cpp). Cores that insert their rows at one moment may crash, once in some
+   hundred runs: so the rows are there before.
+6. The thread that runs backward must be the core's own: a hook that all-reduces would find another
+   core's device.
 """
 
 import ctypes
@@ -36,10 +42,8 @@ READ = (
     "__array__",
 )
 COMPARE = ("equal", "allclose")  # of torch: they read inside
-NUMBERS = (
-    "FLAGS_torch_lazy_enable_device_data_cache",
-    "FLAGS_torch_lazy_handle_special_scalars",
-)  # of torch's C++
+# Flags of torch's C++:
+NUMBERS = ("FLAGS_torch_lazy_enable_device_data_cache", "FLAGS_torch_lazy_handle_special_scalars")
 
 _lock = threading.RLock()
 _core = threading.local()  # settled: a tensor of this core that needs no computing
@@ -54,20 +58,25 @@ def install() -> None:
 
     for flag in NUMBERS:
         ctypes.c_bool.in_dll(ctypes.CDLL("libtorch_cpu.so"), flag).value = False
+
     global _run
     binary = torch_xla._XLAC
     _run = binary._xla_sync_multi
-    for owner, names, safe in (
+    wrapped = (
         (binary, RUN, _one_at_a_time),
         (torch.Tensor, READ, _settled),
         (torch, COMPARE, _settled),
-    ):
+    )
+    for owner, names, safe in wrapped:
         for name in names:
             setattr(owner, name, safe(getattr(owner, name)))
-    # By default it pads with the core's own number, which makes every core's graph, and so its program, another one.
-    xm._all_gather_using_all_reduce = lambda value, dim=0, groups=None, pin_layout=True: (
-        xm.all_gather(value, dim, groups, pin_layout=False)
-    )
+
+    # By default it pads with the core's own number, which gives every core a graph, and so a
+    # program, of its own.
+    def all_gather(value: Any, dim: int = 0, groups: Any = None, pin_layout: bool = True) -> Any:
+        return xm.all_gather(value, dim, groups, pin_layout=False)
+
+    xm._all_gather_using_all_reduce = all_gather
 
 
 def make_tokens() -> None:
@@ -80,7 +89,7 @@ def make_tokens() -> None:
 
 
 def prepare() -> None:
-    """In each core, before anything else: backward in this thread, and what torch_xla creates on first use."""
+    """In each core, first of all: backward in this thread; what torch_xla creates on first use."""
     import torch
     import torch_xla
 
@@ -93,7 +102,8 @@ def prepare() -> None:
 def wait() -> None:
     """Until this core's last program has ended; holds neither the interpreter's lock nor ours.
 
-    Asking for a computed tensor compiles nothing, and waits. A thread that is no core (a loader's) waits for none.
+    Asking for a computed tensor compiles nothing, and waits. A thread that is no core (a loader's)
+    waits for none.
     """
     if settled := getattr(_core, "settled", None):
         _run(settled, [], wait=True)
@@ -112,20 +122,17 @@ def _one_at_a_time(run: Callable) -> Callable:
     return locked
 
 
-def _settled(read: Callable) -> Callable:
+def _settled(read: Any) -> Callable:
     import torch
     import torch_xla
 
     @functools.wraps(read)
     def settled(*args: Any, **kwargs: Any) -> Any:
-        pending = [
-            value
-            for value in args
-            if isinstance(value, torch.Tensor) and value.device.type == "xla"
-        ]
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        pending = [tensor for tensor in tensors if tensor.device.type == "xla"]
         if not pending or (read.__name__ == "to" and not _to_cpu(*args[1:], **kwargs)):
             return read(*args, **kwargs)
-        # Not giving up the buffers of inputs: the token that orders collectives may still refer to them.
+        # The inputs keep their buffers: the token that orders collectives may refer to them.
         torch_xla._XLAC._xla_sync_multi(pending, [], wait=True, sync_xla_data=False)
         with _lock:
             return read(*args, **kwargs)

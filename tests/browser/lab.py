@@ -24,14 +24,32 @@ OUTPUTS = """index => {
   return cell.outputs ? cell.outputs.toJSON() : []; }"""
 SOURCES = """() => Array.from(
   jupyterapp.shell.currentWidget.content.model.cells, cell => cell.sharedModel.getSource())"""
-ERRORS = """() => Array.from(jupyterapp.shell.currentWidget.content.model.cells).flatMap((cell, i) =>
-  cell.type !== 'code' || (cell.getMetadata('tags') || []).includes('raises-exception') ? [] :
-  cell.outputs.toJSON().filter(o => o.output_type === 'error').map(o => `cell ${i}: ${o.ename}: ${o.evalue}`))"""
+ERRORS = """() => {
+  const cells = Array.from(jupyterapp.shell.currentWidget.content.model.cells);
+  return cells.flatMap((cell, i) => {
+    const tags = cell.getMetadata('tags') || [];
+    if (cell.type !== 'code' || tags.includes('raises-exception')) return [];
+    const errors = cell.outputs.toJSON().filter(output => output.output_type === 'error');
+    return errors.map(error => `cell ${i}: ${error.ename}: ${error.evalue}`); }); }"""
+SELECT = """index => {
+  const all = jupyterapp.shell.currentWidget.content;
+  all.activeCellIndex = index;
+  all.deselectAll();
+  return all.scrollToItem(index, 'center').catch(() => 0); }"""
+OPTIONS = """
+--no-browser --allow-root --port=0
+--ServerApp.ip=127.0.0.1
+--IdentityProvider.token=
+--ServerApp.disable_check_xsrf=True
+--LabApp.expose_app_in_browser=True
+--LabApp.news_url=
+--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
+"""
 LOADED = "window.jupyterapp && jupyterapp.shell.currentWidget?.content?.model?.cells?.length"
 
 
 class Notebook:
-    """One that is open in the page. Cells go by their index or by something that their source holds."""
+    """One that is open in the page. A cell goes by its index or by something in its source."""
 
     def __init__(self, page, name: str) -> None:
         self.page, self.name = page, name
@@ -49,11 +67,7 @@ class Notebook:
 
     def select(self, cell: int | str) -> int:
         index = self.index(cell)
-        self.page.evaluate(
-            "i => { const all = jupyterapp.shell.currentWidget.content; all.activeCellIndex = i; all.deselectAll();"
-            " return all.scrollToItem(i, 'center').catch(() => 0); }",
-            index,
-        )
+        self.page.evaluate(SELECT, index)
         return index
 
     def start(self, cell: int | str) -> int:
@@ -125,7 +139,7 @@ class Lab:
 
 @contextmanager
 def lab(playwright, chromium: str, folder: Path, theme: str) -> Iterator[Lab]:
-    """JupyterLab on a copy of the notebooks, with every cell in the page, not only those in view."""
+    """JupyterLab on a copy of the notebooks, with all cells in the page, not only those in view."""
     shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
     for name, text in {
         "notebook-extension/tracker": '{"windowingMode": "none"}',
@@ -136,21 +150,8 @@ def lab(playwright, chromium: str, folder: Path, theme: str) -> Iterator[Lab]:
         file.write_text(text)
     pages = sorted((folder / "notebooks").glob("*.ipynb"))
     subprocess.run([sys.executable, "-m", "jupyter", "trust", *pages], check=True)
-    command = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        "--no-browser",
-        "--allow-root",
-        "--port=0",
-        "--ServerApp.ip=127.0.0.1",
-        f"--ServerApp.root_dir={folder / 'notebooks'}",
-        "--IdentityProvider.token=",
-        "--ServerApp.disable_check_xsrf=True",
-        "--LabApp.expose_app_in_browser=True",
-        "--LabApp.news_url=",
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    ]
+    root = f"--ServerApp.root_dir={folder / 'notebooks'}"
+    command = [sys.executable, "-m", "jupyterlab", root, *OPTIONS.split()]
     environment = {**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings")}
     with open(folder / "log", "w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -170,9 +171,8 @@ def answering(process: subprocess.Popen, log: Path) -> str:
     """The address of a server, when it answers."""
     while process.poll() is None:
         with suppress(OSError, StopIteration):
-            found = next(
-                word for word in log.read_text().split() if word.startswith("http://127.0.0.1:")
-            )
+            words = log.read_text().split()
+            found = next(word for word in words if word.startswith("http://127.0.0.1:"))
             address = found.split("/lab")[0].rstrip("/")
             urllib.request.urlopen(f"{address}/api", timeout=10)
             return address

@@ -1,35 +1,37 @@
-"""What a reader does in JupyterLab's page: run a notebook, watch it, move a slider, turn a knob, interrupt."""
+"""What a reader does in JupyterLab's page: run a notebook, watch it, turn a knob, interrupt."""
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .lab import Lab, Notebook, lab
+from .lab import Notebook, lab
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="left out without Playwright: make browser installs it"
 )
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="left out without Chromium: apt-get install chromium, or Chrome"
 )
 XLA_IS_READY = (Path(__file__).parents[2] / ".venv-xla" / "ready").exists()
 NARROW = 600  # pixels
+WIDTHS = """() => {
+  const panel = document.querySelector('.jp-WindowedPanel-outer');
+  return [panel.scrollWidth, panel.clientWidth]; }"""
 
 
 @pytest.fixture(scope="module")
-def playwright() -> Iterator:
+def playwright():
     with sync_api.sync_playwright() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def light(playwright, tmp_path_factory) -> Iterator[Lab]:
+def light(playwright, tmp_path_factory):
     with lab(playwright, CHROMIUM, tmp_path_factory.mktemp("light"), "Light") as found:
         yield found
 
@@ -44,19 +46,14 @@ def wait(condition: Callable[[], object], what: str, seconds: float = 600) -> No
 def looks(notebook: Notebook, name: str) -> None:
     """Keep a screen, and hold that nothing sticks out of the page to the side."""
     notebook.shot(name)
-    wide = notebook.page.evaluate(
-        "() => document.querySelector('.jp-WindowedPanel-outer').scrollWidth"
-    )
-    room = notebook.page.evaluate(
-        "() => document.querySelector('.jp-WindowedPanel-outer').clientWidth"
-    )
+    wide, room = notebook.page.evaluate(WIDTHS)
     assert wide <= room, f"{notebook.name} is {wide} px wide in a page of {room}"
 
 
 @pytest.mark.parametrize(
     "name", ["00_start_here", "06_ddp", "12_pipeline_parallel", "16_tpu_many_cores"]
 )
-def test_a_notebook_runs_from_top_to_bottom(light: Lab, name: str) -> None:
+def test_a_notebook_runs_from_top_to_bottom(light, name):
     if name == "16_tpu_many_cores" and not XLA_IS_READY:
         pytest.skip("left out without .venv-xla: make env builds it")
     with light.open(name) as notebook:
@@ -65,18 +62,23 @@ def test_a_notebook_runs_from_top_to_bottom(light: Lab, name: str) -> None:
         looks(notebook, "run")
 
 
-def test_the_live_plot_moves_while_the_cell_runs(light: Lab) -> None:
+def test_the_live_plot_moves_while_the_cell_runs(light):
     with light.open("06_ddp") as notebook:
         for cell in range(notebook.index("live=LivePlot(")):
             notebook.run(cell)
         cell = notebook.start("live=LivePlot(")
         frames = set()
-        wait(lambda: frames.add(notebook.text(cell)) or len(frames) >= 4, "four different frames")
+
+        def moves() -> bool:
+            frames.add(notebook.text(cell))
+            return len(frames) >= 4
+
+        wait(moves, "four different frames")
         notebook.page.evaluate("() => window.__run")
         assert notebook.errors() == []
 
 
-def test_a_slider_needs_no_kernel(light: Lab) -> None:
+def test_a_slider_needs_no_kernel(light):
     with light.open("12_pipeline_parallel") as notebook:
         notebook.command("kernelmenu:shutdown")
         explorer = notebook.page.locator(".jp-OutputArea-output:has(input[type=range])").first
@@ -85,16 +87,16 @@ def test_a_slider_needs_no_kernel(light: Lab) -> None:
         slider = explorer.locator("input[type=range]:enabled").nth(1)
         slider.focus()
         notebook.page.keyboard.press("ArrowRight")
-        wait(
-            lambda: explorer.inner_text() != before,
-            "another number of micro-batches changes the chart's sentence",
-        )
+        wait(lambda: explorer.inner_text() != before, "another number changes the chart's sentence")
         notebook.shot("explorer")
 
 
 FOCUS = """() => {
-  const e = document.activeElement, name = e.getAttribute('aria-label') || e.labels?.[0]?.textContent || e.textContent;
-  const look = () => { const s = getComputedStyle(e); return s.outlineStyle + s.boxShadow + s.borderTopColor; };
+  const e = document.activeElement;
+  const name = e.getAttribute('aria-label') || e.labels?.[0]?.textContent || e.textContent;
+  const look = () => {
+    const style = getComputedStyle(e);
+    return style.outlineStyle + style.boxShadow + style.borderTopColor; };
   const on = look(); e.blur(); const off = look(); e.focus();
   return [name, on !== off]; }"""
 
@@ -112,7 +114,7 @@ def tab_to(notebook: Notebook, name: str) -> None:
     raise AssertionError(f"twelve times Tab, and never {name}: {passed}")
 
 
-def test_a_player_by_keyboard(light: Lab) -> None:
+def test_a_player_by_keyboard(light):
     with light.open("05_ranks_and_collectives") as notebook:
         cell = notebook.select("pictures.collective(")
         notebook.page.evaluate(
@@ -157,7 +159,7 @@ def turned(seconds):
 knobs(turned, seconds=[0, 1000])"""
 
 
-def test_jupyters_stop_ends_the_run_of_a_knob(light: Lab) -> None:
+def test_jupyters_stop_ends_the_run_of_a_knob(light):
     with light.open("00_start_here") as notebook:
         notebook.run("discover()")
         cell = notebook.index("names.count(")
@@ -175,7 +177,7 @@ def test_jupyters_stop_ends_the_run_of_a_knob(light: Lab) -> None:
         assert "0 seconds slept" in notebook.text(cell)
 
 
-def test_a_narrow_dark_page(playwright, tmp_path: Path) -> None:
+def test_a_narrow_dark_page(playwright, tmp_path):
     """Committed outputs in half a laptop's screen."""
     with lab(playwright, CHROMIUM, tmp_path, "Dark") as found:
         for name in ("00_start_here", "06_ddp", "12_pipeline_parallel"):

@@ -1,7 +1,9 @@
-"""Published solutions that run on ranks say where each tensor they make lives, so that they run on GPUs, too.
+"""Published solutions that run on ranks say where each tensor they make lives, so that they run on
+GPUs, too.
 
-On GPUs a collective takes no tensor of the CPU, and where ranks are on the CPU nobody would notice one. Here a solution
-runs on CPU ranks, and what it makes without a device is a meta tensor: it has no numbers, and no collective takes it.
+On GPUs a collective takes no tensor of the CPU, and where ranks are on the CPU nobody would notice
+one. Here a solution runs on CPU ranks, and what it makes without a device is a meta tensor: it has
+no numbers, and no collective takes it.
 """
 
 import functools
@@ -45,9 +47,7 @@ def homeless(solution):
             return move(module, *where, **options)
 
         def wrapped(self, module, *more, **options):
-            assert id(module) in given, (
-                "DDP(network) of a network that was not moved with .to(pick())"
-            )
+            assert id(module) in given, "DDP of a network that was not moved with .to(pick())"
             wrap(self, module, *more, **options)
 
         nn.Module.to, nn.parallel.DistributedDataParallel.__init__ = moved, wrapped
@@ -61,7 +61,7 @@ def homeless(solution):
 
 
 def on_ranks():
-    """The exercises whose answers run on ranks, but for those on XLA's cores, where the device is XLA's."""
+    """The exercises whose answers run on ranks, but for those on XLA's cores."""
     return [
         name
         for name, exercise in all_exercises().items()
@@ -99,6 +99,5 @@ def test_it_would_be_seen(exercise, answer):
 
 
 def test_a_tensor_with_a_device_is_there():
-    assert launch(homeless(lambda: torch.zeros(1, device="cpu").device.type), ranks=1).results == [
-        "cpu"
-    ]
+    run = launch(homeless(lambda: torch.zeros(1, device="cpu").device.type), ranks=1)
+    assert run.results == ["cpu"]

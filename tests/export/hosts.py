@@ -1,4 +1,4 @@
-"""Two hosts: network namespaces of this machine, each with a name of its own, joined by a cable that can be pulled."""
+"""Two hosts: network namespaces of this machine, joined by a cable that can be pulled."""
 
 import os
 import shutil
@@ -57,18 +57,8 @@ class Hosts:
     def command(self, host: int, *words: str) -> list[str]:
         """These words as a command of this host."""
         inside = f'hostname host{host} && mount --bind {self.known} /etc/hosts && exec "$@"'
-        own = [
-            "unshare",
-            "--uts",
-            "--mount",
-            "--propagation",
-            "private",
-            "bash",
-            "-c",
-            inside,
-            "bash",
-        ]
-        return ["ip", "netns", "exec", self.names[host - 1], *own, *words]
+        own = ["unshare", "--uts", "--mount", "--propagation", "private", "bash", "-c", inside]
+        return ["ip", "netns", "exec", self.names[host - 1], *own, "bash", *words]
 
     def start(self, host: int, *words: str, said: Path, **more: str) -> subprocess.Popen:
         """Start a process on a host, in the folder of the file that gets what it prints."""
@@ -85,13 +75,11 @@ class Hosts:
         return process
 
     def close(self) -> None:
-        for (
-            process
-        ) in self.started:  # torchrun first: it ends its workers, which have sessions of their own
+        # torchrun first: it ends its workers, which have sessions of their own.
+        for process in self.started:
             process.terminate()
-        psutil.wait_procs(
-            [psutil.Process(one.pid) for one in self.started if one.poll() is None], timeout=5
-        )
+        running = [psutil.Process(one.pid) for one in self.started if one.poll() is None]
+        psutil.wait_procs(running, timeout=5)
         for name in self.names:
             for pid in run("ip", "netns", "pids", name).stdout.split():
                 os.kill(int(pid), signal.SIGKILL)

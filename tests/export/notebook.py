@@ -1,4 +1,6 @@
-"""A notebook's namespace without its kernel, the cells of a training, and what an exported script writes."""
+"""A notebook's namespace without its kernel, the cells of a training, and what an exported script
+writes.
+"""
 
 import json
 import linecache
@@ -18,7 +20,9 @@ def cells_of(notebook: str, *starts: str) -> list[str]:
 
 
 class Notebook:
-    """Cells that run one after the other, as IPython keeps them: their text in `In`, their lines in linecache."""
+    """Cells that run one after the other, as IPython keeps them: their text in `In`, their lines in
+    linecache.
+    """
 
     def __init__(self, *cells: str) -> None:
         self.values = {"__name__": "__main__", "In": [""], "get_ipython": lambda: None}
@@ -61,7 +65,8 @@ def training() -> Notebook:
         "def resume(",
     )
     cells = [re.split("\n(?:WORK|script) = ", cell)[0] for cell in cells_of("19", *starts)]
-    # The thread that saves waits for a lost host, too, and its rank for that thread: not for two minutes.
+    # The thread that saves waits for a lost host, too, and its rank for that thread: not for two
+    # minutes.
     cells[4] = cells[4].replace("minutes=2", "seconds=10")
     return Notebook(*cells)
 

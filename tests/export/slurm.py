@@ -1,7 +1,8 @@
-"""A real Slurm of two nodes for tests, in a folder of its own: nothing of it is left when it is closed."""
+"""A real Slurm of two nodes for tests, in a folder of its own; nothing of it is left."""
 
 import getpass
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -46,7 +47,7 @@ def no_slurm() -> str:
 
 
 class Slurm:
-    """Two nodes, host1 and host2; host1 is also where the controller runs and jobs are sent from."""
+    """Two nodes, host1 and host2; on host1 the controller runs, too, and jobs are sent from it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.hosts = folder, Hosts()
@@ -66,23 +67,11 @@ class Slurm:
             raise
 
     def _daemons(self) -> None:
-        socket, folder = self.folder / "munge.socket", self.folder
-        files = {
-            "socket": socket,
-            "key-file": folder / "munge.key",
-            "pid-file": folder / "munge.pid",
-            "log-file": folder / "munge.log",
-            "seed-file": folder / "munge.seed",
-        }
-        self._start(
-            "munge",
-            1,
-            "munged",
-            "--foreground",
-            "--force",
-            *(f"--{k}={file}" for k, file in files.items()),
-        )
-        wait(socket.exists, self.said)
+        munge = self.folder / "munge"
+        files = [f"--{kind}-file={munge}.{kind}" for kind in ("key", "pid", "log", "seed")]
+        socket = f"--socket={munge}.socket"
+        self._start("munge", 1, "munged", "--foreground", "--force", socket, *files)
+        wait(Path(f"{munge}.socket").exists, self.said)
         self._start("slurmctld", 1, "slurmctld", "-D", "-c")
         for host in (1, 2):
             self._start(f"slurmd{host}", host, "slurmd", "-D", "-N", f"host{host}")
@@ -104,16 +93,12 @@ class Slurm:
 
     def state(self, job: str) -> str:
         """RUNNING, COMPLETED, … as the controller has it."""
-        shown = dict(
-            word.partition("=")[::2]
-            for word in self.command("scontrol", "show", "job", job).split()
-        )
-        return shown.get("JobState", "")
+        found = re.search(r"JobState=(\w+)", self.command("scontrol", "show", "job", job))
+        return found[1] if found else ""
 
     def said(self) -> str:
-        return "\n".join(
-            f"{file.name}: {file.read_text()[-1000:]}" for file in self.folder.glob("*.txt")
-        )
+        files = self.folder.glob("*.txt")
+        return "\n".join(f"{file.name}: {file.read_text()[-1000:]}" for file in files)
 
     def close(self) -> None:
         self.hosts.close()

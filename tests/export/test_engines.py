@@ -1,7 +1,6 @@
-"""The training of notebook 06 has one loss curve: in its cell, by python, torchrun, two torchruns and a TrainJob."""
+"""Notebook 06's training has one loss curve: in its cell, by python, torchruns and a TrainJob."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,28 +14,37 @@ from tests.kernel import Kernel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+PREPARE = [*cells_of("06", "RANKS = ", "def train(digits"), "digits = data.digits()"]
 EXPORT = """
 from course_utils import export
-export(train, "{}/train.py", digits, 2, batch=32, ranks=2, device="cpu", beside=("slurm", "kubernetes"))
+beside = ("slurm", "kubernetes")
+export(train, "{}/train.py", digits, 2, batch=32, ranks=2, device="cpu", beside=beside)
 """
 RUN = """
 import json
-runs = {{n: launch(train, digits, 2, batch=32, ranks=n, device="cpu") for n in (1, 2)}}
+curves = {{}}
+for n in (1, 2):
+    run = launch(train, digits, 2, batch=32, ranks=n, device="cpu")
+    curves[n] = [run.column("loss", rank=rank) for rank in range(n)]
 with open("{}/losses.json", "w") as file:
-    json.dump({{n: [run.column("loss", rank=rank) for rank in range(n)] for n, run in runs.items()}}, file)
+    json.dump(curves, file)
 """
+MEET = "--nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --local-addr=127.0.0.1"
+# What Trainer's torch plugin tells a node, and torchrun reads.
+NODE = {
+    "PET_NNODES": "1",
+    "PET_NPROC_PER_NODE": "2",
+    "PET_NODE_RANK": "0",
+    "PET_MASTER_ADDR": "127.0.0.1",
+}
 
 
 def in_a_kernel(folder: Path, *cells: str, history: bool = True) -> Path:
-    """Run cells after those of notebook 06 that define its training; the script that they export."""
+    """Run cells after those of notebook 06 that define its training; the script of their export."""
     kernel = Kernel(history=history)
     try:
-        for cell in [
-            *cells_of("06", "RANKS = ", "def train(digits"),
-            "digits = data.digits()",
-            *cells,
-        ]:
-            answer = kernel.run(cell.format(folder) if cell in cells else cell)
+        for cell in [*PREPARE, *(cell.format(folder) for cell in cells)]:
+            answer = kernel.run(cell)
             assert answer.error is None, answer.shown
     finally:
         kernel.close()
@@ -44,29 +52,25 @@ def in_a_kernel(folder: Path, *cells: str, history: bool = True) -> Path:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory) -> tuple[Path, dict[str, list[list[float]]]]:
+def exported(tmp_path_factory):
     """The script, and for 1 and 2 ranks the losses of each rank in the notebook."""
     script = in_a_kernel(tmp_path_factory.mktemp("export"), EXPORT, RUN)
     return script, json.loads(script.with_name("losses.json").read_text())
 
 
-def test_it_is_the_same_script_where_the_front_end_stores_no_history(exported, tmp_path) -> None:
+def test_it_is_the_same_script_where_the_front_end_stores_no_history(exported, tmp_path):
     script = in_a_kernel(tmp_path, EXPORT, history=False)
     assert script.read_text() == exported[0].read_text()
 
 
-def commands(engine: str, script: Path) -> list[list[str]]:
+def commands(engine: str, script: Path) -> list[list]:
     """The command lines of an engine, one a host, all of them on this one."""
     job = yaml.safe_load(script.with_suffix(".yaml").read_text())["spec"]["trainer"]
-    meet = [
-        f"--rdzv-endpoint=127.0.0.1:{get_free_port()}",
-        "--rdzv-backend=c10d",
-        "--local-addr=127.0.0.1",
-    ]
+    meet = [f"--rdzv-endpoint=127.0.0.1:{get_free_port()}", *MEET.split()]
     return {
         "python": [[sys.executable, script]],
         "torchrun": [[*TORCHRUN, "--standalone", "--nproc-per-node=2", script]],
-        "two torchruns": [[*TORCHRUN, "--nnodes=2", "--nproc-per-node=1", *meet, script]] * 2,
+        "two torchruns": [[*TORCHRUN, *meet, script]] * 2,
         "TrainJob": [job["command"]],
     }[engine]
 
@@ -78,32 +82,21 @@ SLOW = [
 
 
 @pytest.mark.parametrize("engine", ["python", *SLOW])
-def test_same_loss_curve(exported, engine, tmp_path) -> None:
+def test_same_loss_curve(exported, engine, tmp_path):
     script, curves = exported
-    more = {
-        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
-        "OMP_NUM_THREADS": "1",
-    }
-    if engine == "TrainJob":  # what Trainer's torch plugin tells a node, and torchrun reads
-        more |= {
-            "PET_NNODES": "1",
-            "PET_NPROC_PER_NODE": "2",
-            "PET_NODE_RANK": "0",
-            "PET_MASTER_ADDR": "127.0.0.1",
-        }
-        more |= {
-            "PET_MASTER_PORT": str(get_free_port()),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
-    running, log = [], tmp_path / "log"
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    env = outside(GLOO_SOCKET_IFNAME=loopback, OMP_NUM_THREADS="1")
+    if engine == "TrainJob":
+        env |= NODE | {"PET_MASTER_PORT": str(get_free_port())}
+        env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
+
+    log = tmp_path / "log"
+    running = []
     try:
         with log.open("w") as out:
             for command in commands(engine, script):
-                running.append(
-                    subprocess.Popen(
-                        command, cwd=tmp_path, env=outside(**more), stdout=out, stderr=out
-                    )
-                )
+                process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=out)
+                running.append(process)
         codes = [process.wait(600) for process in running]
     finally:
         for process in running:

@@ -1,4 +1,4 @@
-"""The batch file of the training of notebook 19 on a real Slurm: cancelled; told that its time ends, and requeued."""
+"""Notebook 19's training as a batch file on a real Slurm: cancelled; out of time, and requeued."""
 
 import os
 import sys
@@ -28,45 +28,34 @@ def slurm(tmp_path_factory):
 
 
 def ranks(script: Path, variable: str = "LOCAL_RANK") -> list[psutil.Process]:
-    """Processes of the job that have this in their environment: its ranks, with PATH also its agents."""
+    """Processes of the job with this in their environment: its ranks, with PATH its agents, too."""
     found = []
     for one in psutil.process_iter():
         with suppress(psutil.Error):
             ours = script.name in one.cmdline() and one.cwd() == str(script.parent)
-            found += [one] if ours and variable in one.environ() else []
+            if ours and variable in one.environ():
+                found.append(one)
     return found
 
 
-def test_job_is_cancelled_runs_is_requeued_and_goes_on(slurm, tmp_path) -> None:
-    resume, more = (
-        training()["resume"],
-        {"every": 1000, "pause": 0.3},
-    )  # nothing is saved but after SIGTERM
-    script = export(
-        resume,
-        tmp_path / "train.py",
-        STEPS,
-        **more,
-        ranks=4,
-        nodes=2,
-        device="cpu",
-        beside=("slurm",),
-    )
+def test_job_is_cancelled_runs_is_requeued_and_goes_on(slurm, tmp_path):
+    resume = training()["resume"]
+    split = {"ranks": 4, "nodes": 2, "device": "cpu"}
+    more = {"every": 1000, "pause": 0.3}  # nothing is saved but after SIGTERM
+    script = export(resume, tmp_path / "train.py", STEPS, **split, **more, beside=("slurm",))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
     def said() -> str:
-        return slurm.command("scontrol", "show", "job") + "".join(
-            f.read_text() for f in tmp_path.glob("slurm-*.out")
-        )
+        printed = [file.read_text() for file in tmp_path.glob("slurm-*.out")]
+        return slurm.command("scontrol", "show", "job") + "".join(printed)
 
     def steps() -> list[dict]:
         return metrics(tmp_path, 0) if (tmp_path / "runs/rank3.jsonl").exists() else []
 
     job = slurm.command("sbatch", "--parsable", "train.sbatch", cwd=tmp_path, PATH=path).strip()
     wait(lambda: len(ranks(script)) == 4, said)
-    assert len({os.readlink(f"/proc/{one.pid}/ns/net") for one in ranks(script)}) == 2, (
-        "on two hosts"
-    )
+    networks = {os.readlink(f"/proc/{one.pid}/ns/net") for one in ranks(script)}
+    assert len(networks) == 2, "on two hosts"
     slurm.command("scancel", job)
     wait(lambda: slurm.state(job) == "CANCELLED" and not ranks(script, "PATH"), said)
 
@@ -80,8 +69,7 @@ def test_job_is_cancelled_runs_is_requeued_and_goes_on(slurm, tmp_path) -> None:
     assert slurm.state(job) == "COMPLETED", said()
 
     assert len(steps()) == STEPS, "it went on, and did no step twice"
-    whole = launch(resume, STEPS, folder=str(tmp_path / "launch"), ranks=4, device="cpu").column(
-        "loss", rank=0
-    )
+    whole = launch(resume, STEPS, folder=str(tmp_path / "launch"), ranks=4, device="cpu")
+    losses = pytest.approx(whole.column("loss", rank=0), abs=1e-5)
     for rank in range(4):
-        assert curve(metrics(tmp_path, rank)) == pytest.approx(whole, abs=1e-5)
+        assert curve(metrics(tmp_path, rank)) == losses

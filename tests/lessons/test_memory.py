@@ -1,4 +1,4 @@
-"""Bytes against known sizes and the allocator's own count: alive, by kind, within a budget, saved for backward."""
+"""Bytes against known sizes and the allocator's own count: alive, by kind, within a budget."""
 
 import json
 
@@ -25,16 +25,13 @@ def test_held_counts_each_storage_once():
 def sharded():
     from torch.distributed.fsdp import fully_shard
 
-    model = fully_shard(
-        nn.Linear(4, 4).to(pick()), mesh=init_device_mesh(pick().type, (dist.get_world_size(),))
-    )
+    model = nn.Linear(4, 4).to(pick())
+    fully_shard(model, mesh=init_device_mesh(pick().type, (dist.get_world_size(),)))
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(3, 4, device=pick())).sum().backward()
     optimizer.step()
-    return {
-        kind: held(t for t in group if t.dim())
-        for kind, group in tensors(model.parameters(), optimizer).items()
-    }
+    groups = tensors(model.parameters(), optimizer)
+    return {kind: held(t for t in group if t.dim()) for kind, group in groups.items()}
 
 
 def test_what_a_rank_of_a_sharded_model_holds():
@@ -63,9 +60,8 @@ def test_the_largest_memory_of_forward_and_backward():
     assert alive.largest == 10 * 50 * 4
     with Alive() as alive:
         y.backward()
-    assert (
-        alive.largest == 4 * 50 * 4
-    )  # the matrix, transposed; one number expanded to 10 x 50 takes no memory
+    # the matrix, transposed; one number expanded to 10 x 50 takes no memory
+    assert alive.largest == 4 * 50 * 4
 
 
 def test_the_largest_part_of_a_dtensor():
@@ -77,12 +73,9 @@ def test_the_largest_part_of_a_dtensor():
             x @ a
         return alive.largest
 
-    assert (
-        launch(largest_of, True, ranks=2, device="cpu", time_limit=30).results == [8 * 50 * 4] * 2
-    )
-    assert (
-        launch(largest_of, False, ranks=2, device="cpu", time_limit=30).results == [8 * 100 * 4] * 2
-    )
+    for by_columns, size in ((True, 8 * 50 * 4), (False, 8 * 100 * 4)):
+        run = launch(largest_of, by_columns, ranks=2, device="cpu")
+        assert run.results == [size, size]
 
 
 @pytest.fixture
@@ -101,23 +94,16 @@ def training():
 
 def test_meter_counts_what_the_allocator_counts(training, tmp_path):
     *what, step = training
-    before = held(
-        tensor for group in tensors(what[0].parameters(), what[1]).values() for tensor in group
-    )
-    with (
-        Meter(*what) as meter,
-        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched,
-    ):
+    groups = tensors(what[0].parameters(), what[1]).values()
+    before = held(tensor for group in groups for tensor in group)
+    watched = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with Meter(*what) as meter, watched:
         step()
     watched.export_chrome_trace(str(tmp_path / "trace.json"))
     trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     events = [event["args"] for event in trace if event.get("name") == "[memory]"]
-    growth = (
-        max(e["Total Allocated"] for e in events)
-        - events[0]["Total Allocated"]
-        + events[0]["Bytes"]
-    )
-    assert meter.peak - before == growth
+    start = events[0]["Total Allocated"] - events[0]["Bytes"]
+    assert meter.peak - before == max(event["Total Allocated"] for event in events) - start
 
 
 def test_kinds(training):
@@ -126,13 +112,10 @@ def test_kinds(training):
     with Meter(model, optimizer) as meter:
         step()
     assert {kinds["parameters"] for kinds in meter.kinds} == {parameters}
-    assert (meter.kinds[0]["gradients"], max(kinds["gradients"] for kinds in meter.kinds)) == (
-        0,
-        parameters,
-    )
-    assert meter.kinds[-1]["optimizer states"] == pytest.approx(
-        2 * parameters, rel=1e-3
-    )  # and a counter each
+    assert meter.kinds[0]["gradients"] == 0
+    assert max(kinds["gradients"] for kinds in meter.kinds) == parameters
+    # And a counter each.
+    assert meter.kinds[-1]["optimizer states"] == pytest.approx(2 * parameters, rel=1e-3)
     assert max(kinds["activations"] for kinds in meter.kinds) >= 2 * 512 * 256 * 4
     assert list(meter.kinds[0]) == list(meter.curves())
 

@@ -1,4 +1,6 @@
-"""Attention over ranks: what is equal to the whole passes, what is wrong is seen, bytes are counted."""
+"""Attention over ranks: what is equal to the whole passes, what is wrong is seen, bytes are
+counted.
+"""
 
 import torch
 import torch.distributed as dist

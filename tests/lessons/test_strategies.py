@@ -4,7 +4,7 @@ import pytest
 from torch.nn.functional import cross_entropy
 
 from course_utils import launch
-from course_utils.lessons import choosing, data, models, strategies
+from course_utils.lessons import data, models, published_runs, strategies, strategy_map
 from course_utils.planner import Cluster, Plan, plans
 
 A100 = Cluster(
@@ -25,14 +25,14 @@ SIZES = {"layers": 2, "width": 32, "heads": 2, "context": 64}
         (Plan(dp=2, tp=2, pp=2), "with both"),
     ],
 )
-def test_family(plan: Plan, kind: str) -> None:
-    assert choosing.family(plan) == kind
-    assert kind in choosing.FAMILIES
+def test_family(plan, kind):
+    assert strategy_map.family(plan) == kind
+    assert kind in strategy_map.FAMILIES
 
 
-def test_the_page_says_the_best_plans() -> None:
-    chosen = {name: choosing.MODELS[name] for name in ("1.7 B", "39 B")}
-    drawn = choosing.page(chosen, (1, 32), A100, batch=64, title="A title")
+def test_the_page_says_the_best_plans():
+    chosen = {name: published_runs.MODELS[name] for name in ("1.7 B", "39 B")}
+    drawn = strategy_map.page(chosen, (1, 32), A100, batch=64, peak=312e12, title="A title")
     best = next(found for found in plans(chosen["39 B"], A100, devices=32, batch=64) if found.fits)
     assert drawn.alt.startswith(
         "A title. Fastest plans that fit. 1.7 B: on 1 dp 1, tp 1, pp 1, ZeRO 0, "
@@ -51,7 +51,7 @@ def whole(model: models.GPT):
     return model, step, {"place": 7}
 
 
-def test_what_is_measured() -> None:
+def test_what_is_measured():
     text = data.text()
     run = launch(
         strategies.measure, whole, text, sizes=SIZES, batch=4, steps=5, ranks=1, show=False

@@ -7,9 +7,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from course_utils import launch
-from course_utils.lessons import shards
 from course_utils.lessons.models import GPT, Block
 from course_utils.lessons.tensor_parallel import add_up, by_hand, fan_out
+from course_utils.pictures import shards
 
 
 def held_of_a_block():
@@ -21,7 +21,7 @@ def held_of_a_block():
 
 
 def test_shards_are_where_torch_put_them():
-    results = launch(held_of_a_block, ranks=2, device="cpu", time_limit=60).results
+    results = launch(held_of_a_block, ranks=2, device="cpu").results
     up = [next(part for part in parts if part.name == "mlp.up.weight") for parts in results]
     assert [(part.start, part.shape) for part in up] == [((0, 0), (64, 32)), ((64, 0), (64, 32))]
     picture = shards.picture(results, title="A block")
@@ -39,7 +39,7 @@ def ends(size):
 
 
 def test_the_two_ends_are_each_others_gradient():
-    for y, gradient in launch(ends, 3, ranks=3, device="cpu", time_limit=30).results:
+    for y, gradient in launch(ends, 3, ranks=3, device="cpu").results:
         assert torch.equal(y, 6 * torch.arange(3.0))  # 1 + 2 + 3 times x
         assert torch.equal(gradient, torch.full((3,), 6.0))
 
@@ -54,6 +54,6 @@ def test_a_model_split_by_hand_equals_the_whole(ranks):
             0
         ].mlp.up.weight.shape[0]
 
-    for difference, columns in launch(outputs, ranks=ranks, device="cpu", time_limit=30).results:
+    for difference, columns in launch(outputs, ranks=ranks, device="cpu").results:
         assert difference <= 1e-5
         assert columns == 128 // ranks

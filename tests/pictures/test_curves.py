@@ -1,4 +1,6 @@
-"""Curves: what is drawn of a series, between which round numbers, and that SVG and PNG of anything can be read."""
+"""Curves: what is drawn of a series, between which round numbers, and that SVG and PNG of anything
+can be read.
+"""
 
 import itertools
 import math
@@ -13,35 +15,25 @@ from course_utils.pictures.curves import POINTS, axis, draw, pieces
 NAN, INF = math.nan, math.inf
 
 
-@pytest.mark.parametrize("log", [False, True])
+POSITIVE = [(0.013, 2.31), (2.3012, 2.3026), (5, 5), (32, 1024), (1e-9, 1e12), (2, 1e30)]
+OTHERS = [(0, 1), (-3, 7), (0, 1e-7), (0, 0), (-1e300, -1e300)]
+
+
 @pytest.mark.parametrize(
-    "ends",
-    [
-        (0, 1),
-        (0.013, 2.31),
-        (-3, 7),
-        (0, 1e-7),
-        (2.3012, 2.3026),
-        (5, 5),
-        (0, 0),
-        (32, 1024),
-        (1e-9, 1e12),
-        (2, 1e30),
-    ],
+    ("ends", "log"),
+    [*itertools.product(POSITIVE, [False, True]), *itertools.product(OTHERS, [False])],
 )
 def test_marks_are_round_cover_the_data_and_read_differently(ends, log):
-    if log and ends[0] <= 0:
-        return
-    found, at = axis(ends, log=log)
-    assert -0.00001 <= at(ends[0]) <= at(ends[1]) <= 1.00001
-    assert 2 <= len(found) == len({*found.values()}) <= 9
-    marks = [*found]
+    found = axis(ends, log=log)
+    assert -0.00001 <= found.at(ends[0]) <= found.at(ends[1]) <= 1.00001
+    assert 2 <= len(found.marks) == len({*found.marks.values()}) <= 9
+    marks = [*found.marks]
     assert log or f"{marks[1] - marks[0]:.0e}"[0] in "125"
 
 
 def test_steps_are_whole_and_few_decades_are_divided():
-    assert [*axis([0, 2], log=False, tight=True)[0]] == [0, 1, 2]
-    assert [*axis([32, 1024], log=True)[0]] == [20, 50, 100, 200, 500, 1000, 2000]
+    assert [*axis([0, 2], log=False, tight=True).marks] == [0, 1, 2]
+    assert [*axis([32, 1024], log=True).marks] == [20, 50, 100, 200, 500, 1000, 2000]
 
 
 def test_of_many_points_ends_spikes_and_gaps_are_drawn():
@@ -91,18 +83,10 @@ def test_odd_series_still_draw(series, log):
 
 
 def test_last_values_stand_at_the_ends_of_lines_and_not_on_each_other():
-    for ranks, written in (
-        (3, ["0.02", "0.0196", "0.0192"]),
-        (8, ["0.02", "0.0175"]),
-        (1, ["0.02"]),
-    ):
-        drawing = draw(
-            {
-                "loss": {
-                    r: ([*range(50)], [1 / (i + 1 + r) for i in range(50)]) for r in range(ranks)
-                }
-            }
-        )
+    ends_of = {1: ["0.02"], 3: ["0.02", "0.0196", "0.0192"], 8: ["0.02", "0.0175"]}
+    for ranks, written in ends_of.items():
+        lines = {r: ([*range(50)], [1 / (i + 1 + r) for i in range(50)]) for r in range(ranks)}
+        drawing = draw({"loss": lines})
         ends = [(y, text) for x, y, text, _, bold in drawing.texts if bold and text in written]
         assert sorted(text for _, text in ends) == sorted(written)
         assert all(abs(a[0] - b[0]) >= 12 for a, b in itertools.combinations(ends, 2))
@@ -114,9 +98,8 @@ def test_last_values_stand_at_the_ends_of_lines_and_not_on_each_other():
     "names", [[3], range(8), [f"a run with a name of many words {i}" for i in range(6)]]
 )
 def test_a_legend_where_there_are_several_series_stays_inside(names):
-    drawing = draw(
-        {"loss": {name: ([0, 1], [0.0, 1.0]) for name in names}}, foot="A foot", unit="core"
-    )
+    lines = {name: ([0, 1], [0.0, 1.0]) for name in names}
+    drawing = draw({"loss": lines}, foot="A foot", unit="core")
     assert ("core 3" in [text for *_, text, _, _ in drawing.texts]) == (names == range(8))
     for x, y, text, anchor, _ in drawing.texts:
         assert y < drawing.height

@@ -1,4 +1,6 @@
-"""A run that the notebook did not start, in the notebook's plot: its ranks' files, whatever happens to them."""
+"""A run that the notebook did not start, in the notebook's plot: its ranks' files, whatever happens
+to them.
+"""
 
 import json
 
@@ -66,7 +68,8 @@ def test_a_run_of_last_week(runs, plot, shown) -> None:
 def test_half_a_line_waits_one_cut_off_is_left_out_and_files_appear_late_and_ranks_are_lost(
     runs, plot, shown
 ) -> None:
-    whole, seen = line(0, 1, loss=2.0), []
+    whole = line(0, 1, loss=2.0)
+    seen = []
     plot.follow(
         runs,
         until=after(

@@ -1,4 +1,6 @@
-"""`knobs` in a real kernel, its controls turned as a page turns them; Jupyter's Stop ends a run at any moment."""
+"""`knobs` in a real kernel, its controls turned as a page turns them; Jupyter's Stop ends a run at
+any moment.
+"""
 
 import contextlib
 import queue
@@ -74,9 +76,8 @@ class Cell:
         self.kernel.client.shell_channel.send(message)
 
     def choose(self, name: str, index: int) -> None:
-        self.send(
-            self.widgets[name], {"method": "update", "state": {"index": index}, "buffer_paths": []}
-        )
+        state = {"index": index}
+        self.send(self.widgets[name], {"method": "update", "state": state, "buffer_paths": []})
 
     def run(self) -> None:
         self.send(self.widgets["Run"], {"method": "custom", "content": {"event": "click"}})
@@ -100,10 +101,8 @@ def shown(n, way):
     return pictures.table([(n, way(n))], ["n", "way"])
 knobs(shown, n=[2, 1, 0], way=[abs, str])""".replace("GO", repr(str(tmp_path / "go"))),
     )
-    assert cell.outputs["panel"].keys() == {
-        "application/vnd.jupyter.widget-view+json",
-        "text/plain",
-    }
+    panel = {"application/vnd.jupyter.widget-view+json", "text/plain"}
+    assert cell.outputs["panel"].keys() == panel
     assert cell.said[-1].startswith("Done: n = 2, way = abs; it took ")
     assert cell.texts == ["n  way\n2    2", "step 0\nstep 1"]
     assert "<td" in [*cell.outputs.values()][1]["text/html"]
@@ -131,7 +130,8 @@ def train(steps):
     for step in range(steps):
         report(loss=step)
 def plotted(steps):
-    if steps != 4: return launch(train, steps, ranks=2, device="cpu", live=LivePlot("loss")).ranks
+    if steps != 4:
+        return launch(train, steps, ranks=2, device="cpu", live=LivePlot("loss")).ranks
     plot = LivePlot("loss")
     for step in range(steps): plot.update(loss=1.0)  # and nobody closes it
 knobs(plotted, steps=[3, 5, 4])""",
@@ -172,7 +172,10 @@ def test_stops_at_any_moment_leave_nothing_and_a_kernel_that_works(kernel):
         """
 def busy(n):
     for i in range(n):
-        launch(rank_of, ranks=1, device="cpu") if i % 2 else sum(range(1000))
+        if i % 2:
+            launch(rank_of, ranks=1, device="cpu")
+        else:
+            sum(range(1000))
 knobs(busy, n=[0, 10**6])""",
     )
     cell.choose("n", 1)

@@ -1,9 +1,12 @@
-"""Live plots in a notebook that is played: how often they draw, what they take, how they end, whatever happens."""
+"""Live plots in a notebook that is played: how often they draw, what they take, how they end,
+whatever happens.
+"""
 
 import contextlib
 import gc
 import sys
 import types
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,9 @@ from course_utils.pictures import live as module
 
 
 class Clock:
-    """Time that passes only when it is told to; each reading of the processor's is `cost` later than the one before."""
+    """Time that passes only when it is told to; each reading of the processor's is `cost` later
+    than the one before.
+    """
 
     now, cost, used = 100.0, 0.0, 0.0
 
@@ -25,10 +30,15 @@ class Clock:
 
 
 class Notebook:
-    """What IPython is to a plot: a shell with events, and displays that remember what was put into them."""
+    """What IPython is to a plot: a shell with events, and displays that remember what was put into
+    them.
+    """
 
     def __init__(self) -> None:
-        self.execution_count, self.kernel, self.displays, self.callbacks = 1, object(), [], []
+        self.execution_count = 1
+        self.kernel = object()
+        self.displays: list = []
+        self.callbacks: list = []
         self.events = types.SimpleNamespace(register=lambda name, f: self.callbacks.append(f))
 
     def display(self, bundle, *, raw, metadata, display_id):
@@ -56,9 +66,11 @@ class Notebook:
 @pytest.fixture
 def notebook(monkeypatch):
     shell = Notebook()
-    ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    ipython: Any = types.ModuleType("IPython")
+    display: Any = types.ModuleType("IPython.display")
     ipython.version_info = (9, 0)  # matplotlib asks for it when it is imported
-    ipython.get_ipython, display.display = lambda: shell, shell.display
+    ipython.get_ipython = lambda: shell
+    display.display = shell.display
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     return shell
@@ -66,7 +78,8 @@ def notebook(monkeypatch):
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(module, "time", clock := Clock())
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -101,11 +114,9 @@ def test_one_display_that_ends_in_a_png(notebook, clock):
     (kinds,) = notebook.kinds
     assert kinds.index("image/png") == len(kinds) - 1
     bundle, metadata = notebook.displays[0][-1]
-    assert (
-        bundle["text/plain"]
-        == "Digits: loss 0.05 (step 20 · 10 steps/s · took 2 s)"
-        == metadata["image/png"]["alt"]
-    )
+    text = "Digits: loss 0.05 (step 20 · 10 steps/s · took 2 s)"
+    assert bundle["text/plain"] == text
+    assert metadata["image/png"]["alt"] == text
 
 
 def test_outside_a_notebook_it_collects_and_prints_nothing(notebook, clock, capsys):
@@ -189,11 +200,8 @@ def test_live_yields_everything_and_shows_progress(notebook, clock):
 
 
 def test_live_without_a_plot_ends_in_a_line_and_takes_what_has_no_length(notebook, clock):
-    for items, line in (
-        (range(3), "epoch 3 of 3"),
-        ((c for c in "ab"), "epoch 2 "),
-        ([], "epoch 0 "),
-    ):
+    ends = [(range(3), "epoch 3 of 3"), ((c for c in "ab"), "epoch 2 "), ([], "epoch 0 ")]
+    for items, line in ends:
         list(live(items, unit="epoch"))
         assert notebook.displays[-1][-1][0]["text/plain"].startswith(line)
 

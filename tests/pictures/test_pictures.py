@@ -2,21 +2,26 @@
 
 import json
 import re
-from importlib import import_module
 
 import pytest
 from matplotlib.colors import to_hex
 
 from course_utils import Span, Timeline, pictures, schedules
+from course_utils.pictures import gantt_chart
+from course_utils.pictures.picture import to_png
 from course_utils.style import ROLE, WIDTH
 
 
 @pytest.fixture
 def figures(monkeypatch):
     """The figures that become PNGs of timelines."""
-    module = import_module("course_utils.pictures.gantt")  # pictures.gantt is the function
-    found, to_png = [], module.to_png
-    monkeypatch.setattr(module, "to_png", lambda figure: found.append(figure) or to_png(figure))
+    found = []
+
+    def keep(figure):
+        found.append(figure)
+        return to_png(figure)
+
+    monkeypatch.setattr(gantt_chart, "to_png", keep)
     return found
 
 
@@ -35,47 +40,35 @@ def test_gantt_is_a_png_of_the_full_width_with_a_text_and_a_legend(figures):
     picture = pictures.gantt(Timeline(spans).between(0, 2))
     data, meta = picture._repr_png_()
     assert data.startswith(b"\x89PNG")
-    assert meta["width"] == WIDTH
-    assert (
-        meta["alt"]
-        == picture.alt
-        == repr(picture)
-        == (
-            "Gantt chart of 18 spans of 3 ranks over 1.95 s. "
-            "89% of the communication happens while the same rank computes."
-        )
+    alt = (
+        "Gantt chart of 18 spans of 3 ranks over 1.95 s. "
+        "89% of the communication happens while the same rank computes."
     )
+    assert meta == {"width": WIDTH, "alt": alt}
+    assert repr(picture) == alt
     assert len(pictures.gantt(Timeline(spans)).png) < 150_000
     figure, crowded = figures
     assert len(crowded.axes[0].get_children()) < 50, (
         "an artist for each span would take matplotlib minutes"
     )
     assert sorted(texts(figure)) == ["backward"] * 6 + ["forward"] * 6
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "forward",
-        "backward",
-        "communication",
-    ]
-    boxes = figure.axes[0].collections[0]
-    assert {to_hex(color).upper() for color in boxes.get_facecolor()} == {
-        ROLE[role] for role in ("forward", "backward", "communication")
-    }
+    roles = ["forward", "backward", "communication"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == roles
+    colors = figure.axes[0].collections[0].get_facecolor()
+    assert {to_hex(color).upper() for color in colors} == {ROLE[role] for role in roles}
 
 
 def test_overlapping_spans_of_a_thin_lane_lie_one_above_the_other(figures):
     spans = [Span(0, f"all-reduce {i}", i, i + 2.5, "communication") for i in range(5)]
     pictures.gantt(Timeline([*spans, Span(0, "forward", 0, 7)]))
-    tops = {
-        path.vertices[0, 0]: path.vertices[0, 1]
-        for path in figures[0].axes[0].collections[0].get_paths()[1:]
-    }
+    _, *thin = figures[0].axes[0].collections[0].get_paths()
+    tops = {path.vertices[0, 0]: path.vertices[0, 1] for path in thin}
     assert [round(tops[1000 * i] - tops[1000]) for i in range(5)] == [-3, 0, 3, -3, 0]
 
 
 def test_pipelines_say_the_waiting_and_number_every_box(figures):
-    timeline = schedules.make("interleaved", ranks=4, micro_batches=8, chunks=2).simulate(
-        forward=0.05, backward=0.1
-    )
+    schedule = schedules.make("interleaved", ranks=4, micro_batches=8, chunks=2)
+    timeline = schedule.simulate(forward=0.05, backward=0.1)
     picture = pictures.pipelines({"mine": timeline}, title="T", foot="F")
     assert picture.alt == "T. Gantt chart of 4 ranks. mine: 15.8% of the time is waiting. F"
     assert sorted(texts(figures[0])) == [str(i) for i in range(8) for _ in range(2 * 2 * 4)]
@@ -95,12 +88,8 @@ def test_gantt_of_odd_timelines_still_draws(spans):
 def test_player_shows_the_first_frame_without_javascript_and_asks_nothing_from_outside():
     frames = ["<b>one</b>", "</script><i>é\u2028</i>"]  # that cannot end the script that holds it
     html = pictures.player(frames, title="T", alt="a <text>", captions=["c1", "c2"]).html
-    assert (
-        json.loads(re.search(r'<script type="application/json">(.*?)</script>', html, re.S)[1])[
-            "frames"
-        ]
-        == frames
-    )
+    stored = re.search(r'<script type="application/json">(.*?)</script>', html, re.S)[1]
+    assert json.loads(stored)["frames"] == frames
     without = re.sub(r"<script.*?</script>", "", html, flags=re.S)
     assert "<b>one</b>" in without
     assert "1 of 2: c1" in without
@@ -119,19 +108,23 @@ def test_table_reads_as_text_too():
         [["fp32", 1437, 0.97123], ["<b>", 20, 0.5]], ["precision", "n", "accuracy"], title="T"
     )
     assert re.findall(r"<td[^>]*>([^<]*)", picture.html)[3:] == ["&lt;b&gt;", "20", "0.5"]
-    assert (
-        repr(picture)
-        == "T\nprecision      n  accuracy\nfp32       1,437     0.971\n<b>           20       0.5"
-    )
+    assert repr(picture).splitlines() == [
+        "T",
+        "precision      n  accuracy",
+        "fp32       1,437     0.971",
+        "<b>           20       0.5",
+    ]
 
 
 def test_shares_fill_what_a_rank_has_and_say_it():
     picture = pictures.shares(
         {"no shuffling": [[0, 2], [1, 3]], "all": [range(4), []]}, of=4, columns=2
     )
-    assert picture.html.count("background:") == 2 + 2 + 4
-    assert (
+    squares = re.findall("13px;height:13px[^>]*;(border:|background:)", picture.html)
+    full, empty = "background:", "border:"
+    no_shuffling = [full, empty, full, empty, empty, full, empty, full]
+    assert squares == no_shuffling + [full] * 4 + [empty] * 4
+    assert picture.alt == (
         "no shuffling: rank 0 has 0, 2; rank 1 has 1, 3. all: rank 0 has all; rank 1 has none."
-        in picture.alt
     )
-    assert "repeat(2," in picture.html
+    assert "repeat(2," in picture.html, "two squares in a line"

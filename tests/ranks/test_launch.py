@@ -1,4 +1,4 @@
-"""`launch`, `report` and `span` when all goes well; what goes wrong is in test_faults.py and test_messages.py."""
+"""`launch`, `report` and `span` when all goes well."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils import LivePlot, RankError, launch, report, span
+from course_utils import LivePlot, RankError, launch, pick, report, span
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
 
@@ -24,7 +24,7 @@ def test_results_come_by_rank_with_arguments_passed_on():
     offset = 10
 
     def add(x, *, y):
-        total = torch.tensor([float(dist.get_rank())])
+        total = torch.tensor([float(dist.get_rank())], device=pick())
         dist.all_reduce(total)
         return x + y + offset + total.item() + dist.get_rank()
 
@@ -107,9 +107,8 @@ def test_environment_and_folder_are_those_of_now_not_of_the_servers_start(monkey
     launch(rank_of, ranks=1)
     monkeypatch.setenv("COURSE_TEST", "new")
     monkeypatch.chdir(tmp_path)
-    assert launch(lambda: (os.environ["COURSE_TEST"], os.getcwd()), ranks=1).results == [
-        ("new", str(tmp_path))
-    ]
+    run = launch(lambda: (os.environ["COURSE_TEST"], os.getcwd()), ranks=1)
+    assert run.results == [("new", str(tmp_path))]
 
 
 def test_unseeded_ranks_draw_different_numbers_as_under_torchrun():
@@ -125,9 +124,8 @@ def test_an_error_keeps_what_was_collected(capsys):
         print("so far", end="")
         raise ZeroDivisionError("on purpose")
 
-    with pytest.raises(
-        RankError, match="rank 0 of 1 raised ZeroDivisionError: on purpose"
-    ) as caught:
+    says = "rank 0 of 1 raised ZeroDivisionError: on purpose"
+    with pytest.raises(RankError, match=says) as caught:
         launch(train, ranks=1, show=False)
     error = caught.value
     assert capsys.readouterr().out == ""
@@ -162,14 +160,8 @@ def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
             dist.destroy_process_group()
     """)
     )
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        str(script),
-    ]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, *torchrun, script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.stdout.count("total 1.0") == 2, done.stderr
     assert done.stdout.count("CourseError launch was called inside a rank") == 2
@@ -181,7 +173,5 @@ def test_a_script_needs_no_main_guard(tmp_path):
         "from course_utils import launch\nimport torch.distributed as dist\n"
         "def f(): return dist.get_rank()\nprint(launch(f, ranks=2).results)\n"
     )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=600
-    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=600)
     assert done.stdout == "[0, 1]\n", done.stderr

@@ -1,11 +1,13 @@
-"""Where ranks run, on machines with 0 to 8 accelerators of several kinds: torch is only asked what there is."""
+"""Where ranks run, on machines with 0 to 8 accelerators of several kinds: torch is only asked what
+there is.
+"""
 
 import pytest
 import torch
 
 from course_utils import DeviceError, pick
 from course_utils.machine import default_ranks
-from course_utils.ranks.launch import place
+from course_utils.ranks.launch import placement
 
 
 @pytest.fixture
@@ -28,16 +30,16 @@ def have(monkeypatch):
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
 def test_an_accelerator_each_or_the_cpu_for_all(have, count, kind, ranks):
     have(kind, count)
-    wanted = ranks or default_ranks(count)
+    wanted = ranks or default_ranks(range(1, count + 1))
     device = kind if 0 < wanted <= count else "cpu"
-    assert place(ranks, None) == (wanted, device)
+    assert placement(ranks, None) == (wanted, device)
     assert pick(ranks=wanted).type == device
-    assert place(1, pick(ranks=wanted))[1] == device, "a baseline runs where the others run"
+    assert placement(1, pick(ranks=wanted))[1] == device, "a baseline runs where the others run"
 
 
 def test_mps_has_no_collectives(have):
     have("mps", 1)
-    assert place(1, None) == (1, "cpu")
+    assert placement(1, None) == (1, "cpu")
     assert pick(ranks=1).type == "cpu"
 
 
@@ -47,7 +49,7 @@ def test_mps_has_no_collectives(have):
 def test_a_device_that_ranks_cannot_have(have, ranks, device):
     have("cuda", 2)
     with pytest.raises(
-        DeviceError, match='"cpu" here, or on "cuda" if they are at most 2, one device each'
+        DeviceError, match='"cpu" here, or on "cuda", one device each, if they are 1, 2'
     ) as caught:
-        place(ranks, device)
+        placement(ranks, device)
     assert f'device="{device}"' in str(caught.value)

@@ -1,4 +1,4 @@
-"""Virtual cores in a real kernel: errors show the cell's line; an interrupt or a killed kernel leaves nothing."""
+"""Virtual cores in a real kernel: errors show the cell's line; no end leaves anything."""
 
 import os
 import re
@@ -31,16 +31,16 @@ def notebook(kernel):
     kernel.assert_usable("xla.launch(core_of, cores=3).results == [0, 1, 2] or 1/0")
 
 
-def test_errors_show_the_cells_line_and_none_of_our_frames(notebook) -> None:
-    code = "def train():\n    if core_of() == 1: raise ValueError('bad')\n    meet()\nxla.launch(train, cores=4)"
-    answer = notebook.run(code)
+def test_errors_show_the_cells_line_and_none_of_our_frames(notebook):
+    program = "def train():\n    if core_of() == 1: raise ValueError('bad')\n    meet()\n"
+    answer = notebook.run(f"{program}xla.launch(train, cores=4)")
     assert answer.error == "RankError", answer.traceback
     assert "core 1 of 4 raised ValueError: bad" in answer.shown
     assert re.search(r"Cell In\[\d+\], line 2, in train", answer.shown)
     assert "course_utils/" not in answer.shown
 
-    code = "def train():\n    if core_of() != 1: meet()\nxla.launch(train, cores=4, time_limit=2)"
-    answer = notebook.run(code)
+    program = "def train():\n    if core_of() != 1: meet()\n"
+    answer = notebook.run(f"{program}xla.launch(train, cores=4, time_limit=2)")
     assert "cores 0, 2, 3 of 4 had not finished after the time limit of 2 s" in answer.shown
     assert "cores 0, 2, 3 wait for the value of a tensor here:" in answer.shown
     assert "core 1 had returned: a collective needs every core" in answer.shown
@@ -51,7 +51,7 @@ def test_errors_show_the_cells_line_and_none_of_our_frames(notebook) -> None:
 @pytest.mark.parametrize(
     "program", ["meet() if core_of() else time.sleep(60)", "while True: meet()"]
 )
-def test_interrupt(notebook, program: str) -> None:
+def test_interrupt(notebook, program):
     request = notebook.send(f"def train():\n    {program}\nxla.launch(train, cores=4)")
     assert eventually(lambda: notebook.ranks() and notebook.ranks()[0].num_threads() > 4)
     time.sleep(0.5)
@@ -63,14 +63,13 @@ def test_interrupt(notebook, program: str) -> None:
 
 
 @pytest.mark.slow
-def test_restarted_in_mid_run_then_killed() -> None:
+def test_restarted_in_mid_run_then_killed():
     kernel = Kernel()
     try:
         for end in (kernel.restart, lambda: os.kill(kernel.process.pid, signal.SIGKILL)):
             kernel.run(SETUP)
-            kernel.send(
-                "def train():\n    while True: meet()\nxla.launch(train, cores=4, time_limit=None)"
-            )
+            program = "def train():\n    while True: meet()\n"
+            kernel.send(f"{program}xla.launch(train, cores=4, time_limit=None)")
             assert eventually(lambda: kernel.ranks() and kernel.ranks()[0].num_threads() > 4)
             before = kernel.process.children(recursive=True)
             end()

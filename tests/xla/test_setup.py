@@ -1,4 +1,6 @@
-"""What a kernel is told before XLA runs: which torch_xla it has, which device it gets. No TPU was there."""
+"""What a kernel is told before XLA runs: which torch_xla it has, which device it gets. No TPU was
+there.
+"""
 
 import os
 import sys
@@ -7,10 +9,10 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from course_utils import CourseError, xla
+from course_utils.tpus import Chips
 
-LAUNCH = sys.modules[
-    "course_utils.xla.launch"
-]  # the module; the package hands out its function of the same name
+# the module; the package hands out its function of the same name
+LAUNCH = sys.modules["course_utils.xla.launch"]
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch):
 
         monkeypatch.setattr(LAUNCH, "version", version)
         monkeypatch.setattr(LAUNCH, "_tpu_cores", lambda: cores)
-        monkeypatch.setattr(LAUNCH, "tpu_chips", lambda: "TPU v5e, 8 chips")
+        monkeypatch.setattr(LAUNCH.tpus, "chips", lambda: Chips("v5e", 8))
         monkeypatch.delenv("PJRT_DEVICE", raising=False)
 
     return describe

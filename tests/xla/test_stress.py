@@ -1,4 +1,5 @@
-"""Every kind of use of several virtual cores, twice; STRESS=24 in the environment: 24 times, on 4 cores, too.
+"""Every kind of use of several virtual cores, twice; STRESS=24 in the environment: 24 times, on 4
+cores, too.
 
 What can go wrong with virtual cores is a race, which shows in one run of hundreds.
 """
@@ -34,7 +35,9 @@ def batches(steps: int):
 
 
 def train(*, reads: str, barrier: bool = False, sharded: bool = False) -> None:
-    """Steps on batches of its own on every core; the replicas stay equal. Sharded: what hooks send in backward."""
+    """Steps on batches of its own on every core; the replicas stay equal. Sharded: what hooks send
+    in backward.
+    """
     model = models.mlp().to(torch_xla.device())
     model = XlaFullyShardedDataParallel(model) if sharded else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -77,9 +80,8 @@ def collectives() -> None:
 def reads_of_all_kinds() -> None:
     model = models.mlp().to(torch_xla.device())
     for x, _ in batches(3):
-        total = xm.all_reduce(
-            xm.REDUCE_SUM, model(x).detach().pow(2).mean()
-        )  # pending, a collective in it
+        # pending, a collective in it
+        total = xm.all_reduce(xm.REDUCE_SUM, model(x).detach().pow(2).mean())
         assert total > 0
         assert f"{total:.3f}" != "0.000"
         assert total.to("cpu").item() == total.cpu().item() == float(total) == total.tolist()
@@ -100,6 +102,6 @@ USES = {
 
 @pytest.mark.parametrize("name", USES)
 @pytest.mark.parametrize("cores", (2, 8) if RUNS <= 2 else (2, 4, 8))
-def test_no_hang_no_crash_and_right(name: str, cores: int) -> None:
+def test_no_hang_no_crash_and_right(name, cores):
     for _ in range(RUNS):
         xla.launch(USES[name], cores=cores, time_limit=600)

@@ -1,1 +1,3 @@
-"""Answers to the exercises, one file a notebook: RIGHT and WRONG by exercise; those in HANGS never end."""
+"""Answers to the exercises, one file a notebook: RIGHT and WRONG by exercise; those in HANGS never
+end.
+"""

@@ -3,7 +3,7 @@
 import torch
 from torch.utils._pytree import tree_map
 
-from course_utils.checks.nb01_tensors_and_devices import move, scores
+from course_utils.checks.nb01_tensors_and_devices import move
 
 MIDDLE = [1.0, 2.0, 3.0, 4.0]
 
@@ -28,10 +28,6 @@ def one_bug_left(x, device):
     return (x.to(device) - torch.tensor(MIDDLE)) @ weights(device)
 
 
-def moved_afterwards(x, device):
-    return scores(x, "cpu").to(device)
-
-
 def in_place(x, device):
     x -= torch.tensor(MIDDLE)
     return x.to(device) @ weights(device)
@@ -47,6 +43,25 @@ def in_the_type_of_x(x, device):
     return (x - x.new_tensor(MIDDLE)).float() @ weights(device).to(x).float()
 
 
+def row_by_row(x, device):
+    middle = torch.tensor(MIDDLE, device=device)
+    rows = [(row.to(device) - middle) @ weights(device) for row in x.reshape(-1, 4)]
+    return torch.stack(rows).reshape(x.shape[:-1])
+
+
+def leaves(change, setting):
+    def scores(x, device):
+        change(setting)
+        return with_parameter(x, device).detach()
+
+    return scores
+
+
+def wraps_bytes(x, device):
+    x = x.to(device)
+    return (x - x.new_tensor(MIDDLE)).float() @ weights(device)
+
+
 def by_tree(batch, device):
     return tree_map(lambda leaf: leaf.to(device) if torch.is_tensor(leaf) else leaf, batch)
 
@@ -59,6 +74,24 @@ def by_kind(batch, device):
         tuple: lambda batch: tuple(by_kind(value, device) for value in batch),
     }
     return next((change(batch) for kind, change in kinds.items() if isinstance(batch, kind)), batch)
+
+
+def floats_to_float32(batch, device):
+    def moved(leaf):
+        if not torch.is_tensor(leaf):
+            return leaf
+        return leaf.to(device, torch.float32 if leaf.is_floating_point() else leaf.dtype)
+
+    return tree_map(moved, batch)
+
+
+def whole_numbers_to_long(batch, device):
+    def moved(leaf):
+        if not torch.is_tensor(leaf):
+            return leaf
+        return leaf.to(device, leaf.dtype if leaf.is_floating_point() else torch.long)
+
+    return tree_map(moved, batch)
 
 
 def in_the_batch(batch, device):
@@ -78,8 +111,25 @@ def other_things_as_text(batch, device):
     return tree_map(lambda leaf: leaf.to(device) if torch.is_tensor(leaf) else str(leaf), batch)
 
 
-RIGHT = {"scores": [with_parameter, constants_computed_elsewhere], "move": [by_tree, by_kind]}
+RIGHT = {
+    "scores": [with_parameter, constants_computed_elsewhere, row_by_row],
+    "move": [by_tree, by_kind],
+}
 WRONG = {
-    "scores": [one_bug_left, moved_afterwards, in_place, sets_the_default, in_the_type_of_x],
-    "move": [in_the_batch, nothing_for_nothing, other_things_as_text],
+    "scores": [
+        one_bug_left,
+        in_place,
+        sets_the_default,
+        in_the_type_of_x,
+        wraps_bytes,
+        leaves(torch.set_grad_enabled, False),
+        leaves(torch.set_float32_matmul_precision, "medium"),
+    ],
+    "move": [
+        in_the_batch,
+        nothing_for_nothing,
+        other_things_as_text,
+        floats_to_float32,
+        whole_numbers_to_long,
+    ],
 }

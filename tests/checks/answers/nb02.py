@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
 def with_closure(model, optimizer, x, y):
     weight = next(iter(model.parameters()))
-    x, y = x.to(weight), y.to(weight.device)
+    x, y = x.to(weight.device), y.to(weight.device)
 
     def closure():
         optimizer.zero_grad(set_to_none=False)
@@ -26,8 +26,8 @@ def by_autograd(model, optimizer, x, y):
     return loss.data
 
 
-def step(model, optimizer, x, y, device=None, update=torch.optim.SGD.step):
-    device = device or next(model.parameters()).device
+def step(model, optimizer, x, y, update=torch.optim.SGD.step):
+    device = next(model.parameters()).device
     loss = cross_entropy(model(x.to(device)), y.to(device))
     optimizer.zero_grad()
     loss.backward()
@@ -38,6 +38,13 @@ def step(model, optimizer, x, y, device=None, update=torch.optim.SGD.step):
 def by_hand(optimizer):
     for weight in optimizer.param_groups[0]["params"]:
         weight.data -= optimizer.param_groups[0]["lr"] * weight.grad
+
+
+def changed(change):
+    def train_step(model, optimizer, x, y):
+        return step(model, optimizer, change(x), y)
+
+    return train_step
 
 
 def other_mode(model, optimizer, x, y):
@@ -88,12 +95,15 @@ WRONG = {
         lambda *given: step(*given).item(),
         other_mode,
         lambda *given: step(*given, update=by_hand),
-        lambda *given: step(*given, device="cpu"),
+        changed(lambda x: x.float()),
+        changed(lambda x: x.flatten(1)),
     ],
     "resume": [
         restored(shuffled=False),
         keeps_its_rate,
         restored(where={"cuda:7": "cpu"}),
         restored(after=lambda model: model.eval()),
+        restored(after=lambda model: model.train()),
+        restored(after=lambda model: model.requires_grad_(True)),
     ],
 }

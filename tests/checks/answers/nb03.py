@@ -75,6 +75,7 @@ WRONG = {
             predict_peak(widths, rows) + 8 * rows * (max(widths[1:-1]) - widths[-2])
         ),
         lambda widths, rows: predict_peak(widths, rows) - 4 * rows * widths[-2],
+        lambda widths, rows: predict_peak(widths, rows) + 4 * rows * (widths[0] - widths[-2]),
     ],
     "backward_in_pieces": [
         one_backward_at_the_end,

@@ -53,6 +53,13 @@ def in_place(batch, devices):
     return parts
 
 
+def not_if(few, otherwise):
+    def short(batch, devices):
+        return otherwise(batch, devices) if few(batch, devices) else by_rows(batch, devices)
+
+    return of_tensors(short)
+
+
 def of_outputs(join):
     """A gather with its own way to join tensors."""
 
@@ -79,6 +86,24 @@ def joined(outputs, device):
     return torch.cat([output.to(device) for output in outputs])
 
 
+def one_is_returned(outputs, device):
+    return outputs[0] if len(outputs) == 1 else of_outputs(joined)(outputs, device)
+
+
+def by_place(outputs, device):
+    if isinstance(outputs[0], dict):
+        columns = zip(*(output.values() for output in outputs), strict=True)
+        return {
+            key: by_place(column, device) for key, column in zip(outputs[0], columns, strict=True)
+        }
+    return of_outputs(joined)(outputs, device)
+
+
+def one_number_is_a_loss(outputs, device):
+    flat = [output.reshape(1) if output.numel() == 1 else output for output in outputs]
+    return torch.cat([output.to(device) for output in flat])
+
+
 def first_one_changed(outputs, device):
     found = of_outputs(joined)(outputs, device)
     if isinstance(found, dict):
@@ -100,17 +125,21 @@ WRONG = {
         ),
         of_tensors(by_rows, (tuple, dict)),
         of_tensors(lambda batch, devices: batch.chunk(len(devices))),
-        of_tensors(
-            lambda batch, devices: [part.to(devices.pop(0)) for part in batch.chunk(len(devices))]
-        ),
         in_place,
+        not_if(lambda batch, devices: len(devices) == 1, lambda batch, devices: [batch]),
+        not_if(
+            lambda batch, devices: len(batch) < len(devices),
+            lambda batch, devices: [batch.to(devices[0])],
+        ),
     ],
     "gather": [
-        of_outputs(
-            lambda outputs, device: torch.cat(outputs).to(device)
-        ),  # fails where they lie on several devices
+        # fails where they lie on several devices
+        of_outputs(lambda outputs, device: torch.cat(outputs).to(device)),
         of_outputs(lambda outputs, device: joined([output.detach() for output in outputs], device)),
         of_outputs(lambda outputs, device: joined(outputs, device).float()),
         first_one_changed,
+        one_is_returned,
+        by_place,
+        of_outputs(one_number_is_a_loss),
     ],
 }

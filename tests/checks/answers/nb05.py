@@ -40,25 +40,53 @@ def in_place(losses):
     return mean
 
 
+def only(which):
+    """The mean of those losses that `which` keeps."""
+    return lambda losses: mean_over_ranks(which(losses))
+
+
+def in_room_for_100(losses):
+    padded = losses.new_zeros(100)
+    padded[: len(losses[:100])] = losses[:100]
+    everyones = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyones, padded)
+    count = losses.new_tensor(float(len(losses)))
+    dist.all_reduce(count)
+    return (torch.stack(everyones).sum() / count).item()
+
+
+def by_doubling(losses):
+    """Exchanges with rank ^ 1, rank ^ 2, …: right for powers of two."""
+    rank, ranks, k = dist.get_rank(), dist.get_world_size(), 1
+    mine = torch.stack([losses.sum(), losses.new_tensor(float(len(losses)))])
+    while k < ranks:
+        if rank ^ k < ranks:
+            theirs = torch.empty_like(mine)
+            started_first(mine, rank ^ k, theirs, rank ^ k)
+            mine = mine + theirs
+        k *= 2
+    return (mine[0] / mine[1]).item()
+
+
 def uneven(losses):
     dist.all_reduce(losses)
     return losses.mean().item()
 
 
 def ring(exchange, cut=torch.Tensor.tensor_split, way=1):
-    """A ring all-reduce with its own way to send `leaving` to one neighbour and receive `arriving` from the other."""
+    """A ring all-reduce; `exchange` sends to one neighbour and receives from the other."""
 
     def ring_all_reduce(tensor):
         p = dist.get_world_size()
         rank, chunks = dist.get_rank(), cut(tensor, p)
         for step in range(2 * (p - 1)):
-            leaving, target = (
-                chunks[(way * rank - step - 1) % p],
-                chunks[(way * rank - step - 2) % p],
-            )
+            leaving = chunks[(way * rank - step - 1) % p]
+            target = chunks[(way * rank - step - 2) % p]
             arriving = torch.empty_like(target)
             exchange(leaving, (rank + way) % p, arriving, (rank - way) % p)
-            target.copy_(arriving + (target if step < p - 1 else 0))
+            if step < p - 1:
+                arriving += target
+            target.copy_(arriving)
 
     return ring_all_reduce
 
@@ -91,6 +119,16 @@ def everything_every_time(tensor):
         passing = arriving
 
 
+def rounded(change):
+    """A ring whose result is changed a little."""
+
+    def ring_all_reduce(tensor):
+        ring(started_first)(tensor)
+        tensor.copy_(change(tensor))
+
+    return ring_all_reduce
+
+
 all_send_first = ring(blocking(lambda: True))
 RIGHT = {
     "mean_over_ranks": [two_calls, with_objects],
@@ -100,7 +138,17 @@ RIGHT = {
     ],
 }
 WRONG = {
-    "mean_over_ranks": [mean_of_means, in_place, nan_without_losses, uneven],
+    "mean_over_ranks": [
+        mean_of_means,
+        in_place,
+        nan_without_losses,
+        uneven,
+        by_doubling,
+        only(lambda losses: losses[losses != 0]),
+        only(lambda losses: losses[losses >= 0]),
+        only(lambda losses: losses.clamp(min=0)),
+        in_room_for_100,
+    ],
     "ring_all_reduce": [
         everything_every_time,
         ring(started_first, torch.Tensor.chunk),
@@ -108,6 +156,10 @@ WRONG = {
         dist.all_reduce,
         lambda tensor: ring_all_reduce(tensor.clone()),
         all_send_first,
+        rounded(torch.round),
+        rounded(lambda tensor: tensor.int()),
+        rounded(lambda tensor: tensor.half()),
+        rounded(lambda tensor: tensor.clamp(min=0)),
     ],
 }
 HANGS = {all_send_first, uneven}

@@ -54,13 +54,29 @@ def at_the_end_of_backward(model):
     )(model)
 
 
+def buffers_before_each_forward(model):
+    """As DDP does."""
+    hooked()(model)
+
+    def send(module, _):
+        for buffer in module.buffers():
+            dist.broadcast(buffer, src=0)
+
+    model.register_forward_pre_hook(send)
+
+
+def of_each_child(model):
+    return [tensor for child in model.children() for tensor in child.parameters(recurse=False)]
+
+
 RIGHT = {
-    "hand_ddp": [hooked(), at_the_end_of_backward],
+    "hand_ddp": [hooked(), at_the_end_of_backward, buffers_before_each_forward],
 }
 WRONG = {
     "hand_ddp": [
         hooked(start=lambda model: model.parameters()),
         hooked(send=a_message_each),
+        hooked(start=lambda model: [*of_each_child(model), *model.buffers()]),
         hooked(send=lambda parameters: averaged(parameters, ranks=lambda: 1)),
         hooked(is_last=lambda mine: all(p.grad is not None for p in mine)),
     ],

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import time
 
 import torch
@@ -28,6 +29,12 @@ def step(model, optimizer, x, y, *, scale=1.0):
 def most(batches):
     number = torch.tensor([len(batches)], device=pick())
     dist.all_reduce(number, dist.ReduceOp.MAX)
+    return int(number)
+
+
+def fewest(batches):
+    number = torch.tensor([len(batches)], device=pick())
+    dist.all_reduce(number, dist.ReduceOp.MIN)
     return int(number)
 
 
@@ -64,6 +71,37 @@ def the_last_ones_alone(batches):
     return model.module
 
 
+def extra_batches(train):
+    """The shortest rank's number of batches together, the others with `train`."""
+
+    def train_uneven(batches):
+        model, optimizer = new()
+        number = fewest(batches)
+        for x, y in batches[:number]:
+            step(model, optimizer, x, y)
+        for x, y in batches[number:]:
+            train(model, x, y)
+        return model.module
+
+    return train_uneven
+
+
+def by_the_longest_alone(batches):
+    """Every rank steps with the gradients of a rank that has most batches."""
+    model, optimizer = new()
+    lengths = [None] * dist.get_world_size()
+    dist.all_gather_object(lengths, len(batches))
+    longest = lengths.index(max(lengths))
+    for i in range(max(lengths)):
+        optimizer.zero_grad()
+        x, y = batches[min(i, len(batches) - 1)]
+        cross_entropy(model.module(x.to(pick())), y.to(pick())).backward()
+        for p in model.parameters():
+            dist.broadcast(p.grad, src=longest)
+        optimizer.step()
+    return model.module
+
+
 def saved(
     write=lambda model, path: torch.save(model.module.state_dict(), path),
     wait=dist.barrier,
@@ -84,6 +122,57 @@ def saved(
     return train_and_save
 
 
+def own_state(wait):
+    """Loads, and returns its own weights."""
+
+    def train_and_save(batches, path):
+        model, optimizer = new()
+        for batch in batches:
+            step(model, optimizer, *batch)
+        if dist.get_rank() == 0:
+            torch.save(model.module.state_dict(), path)
+        wait()
+        torch.load(path)
+        return model.module.state_dict()
+
+    return train_and_save
+
+
+def when_the_file_is_newer(batches, path):
+    """Waits until the file's time changes, which it does when writing begins."""
+    model, optimizer = new()
+    before = os.stat(path).st_mtime_ns
+    dist.barrier()
+    for batch in batches:
+        step(model, optimizer, *batch)
+    if dist.get_rank() == 0:
+        torch.save(model.module.state_dict(), path)
+    while os.stat(path).st_mtime_ns == before:
+        time.sleep(0.01)
+    return torch.load(path)
+
+
+def into_the_model(batches, path):
+    """Renames a whole file, loads it into the model, and returns the model's state."""
+    model, optimizer = new()
+    for batch in batches:
+        step(model, optimizer, *batch)
+    if dist.get_rank() == 0:
+        torch.save(model.module.state_dict(), path + ".new")
+        os.replace(path + ".new", path)
+    dist.barrier()
+    model.module.load_state_dict(torch.load(path, map_location=pick()))
+    return model.module.state_dict()
+
+
+def all_save(batches, path):
+    model, optimizer = new()
+    for batch in batches:
+        step(model, optimizer, *batch)
+    torch.save(model.module.state_dict(), path)
+    return torch.load(path)
+
+
 def to_an_open_file(model, path):
     with open(path, "wb") as file:
         torch.save(model.module.state_dict(), file)
@@ -97,6 +186,7 @@ RIGHT = {
     "train_and_save": [
         saved(),
         saved(to_an_open_file, wait=lambda: dist.all_reduce(torch.ones(1, device=pick()))),
+        into_the_model,
     ],
 }
 WRONG = {
@@ -105,11 +195,19 @@ WRONG = {
         uneven(train_on=of_everybody),
         uneven(lambda model: model.no_sync()),
         uneven(train_on=lambda batches: batches[:1]),
+        extra_batches(lambda model, x, y: cross_entropy(model(x), y)),
+        extra_batches(lambda model, x, y: cross_entropy(model.module(x), y).backward()),
+        extra_batches(lambda model, x, y: (0 * cross_entropy(model.module(x), y)).backward()),
+        by_the_longest_alone,
     ],
     "train_and_save": [
         saved(wait=lambda: None),
         saved(before=dist.barrier, wait=lambda: None),
         saved(wait=lambda: time.sleep(3)),
         saved(lambda model, path: torch.save(model.state_dict(), path)),
+        own_state(dist.barrier),
+        own_state(lambda: None),
+        when_the_file_is_newer,
+        all_save,
     ],
 }

@@ -16,25 +16,20 @@ def kept_and_cut(parameters, ranks, stage):
 
 
 def exact(parameters, ranks, stage):
-    return sum(
-        Fraction(each, ranks if stage > i else 1) for i, each in enumerate((12, 2, 2))
-    ) * Fraction(parameters)
+    each = (Fraction(size, ranks if stage > i else 1) for i, size in enumerate((12, 2, 2)))
+    return sum(each) * Fraction(parameters)
 
 
 def whole_parameters_only(parameters, ranks, stage):
-    return (
-        zero_bytes(1, 1, 3) * (parameters // ranks)
-        if stage == 3
-        else zero_bytes(parameters, ranks, stage)
-    )
+    if stage == 3:
+        return zero_bytes(1, 1, 3) * (parameters // ranks)
+    return zero_bytes(parameters, ranks, stage)
 
 
 def by_least(parameters):
     """Owners: the largest first, each to the rank with the least so far."""
-    owners, loads = (
-        np.zeros(len(parameters), int),
-        [(0, rank) for rank in range(dist.get_world_size())],
-    )
+    owners = np.zeros(len(parameters), int)
+    loads = [(0, rank) for rank in range(dist.get_world_size())]
     for i in np.argsort([p.numel() for p in parameters])[::-1]:
         load, owners[i] = heapq.heappop(loads)
         heapq.heappush(loads, (load + parameters[i].numel(), owners[i]))
@@ -47,7 +42,7 @@ def averaged(parameters):
         p.grad /= dist.get_world_size()
 
 
-def sharded(deal=by_least, average=averaged, make_all=False):
+def sharded(deal=by_least, average=averaged, make_all=False, smallest=0):
     """A shard_optimizer with one thing another way."""
 
     def shard_optimizer(parameters, make):
@@ -62,8 +57,9 @@ def sharded(deal=by_least, average=averaged, make_all=False):
                 optimizer.step()
             for p, owner in zip(trained, owners, strict=True):
                 if make_all and owner != dist.get_rank():
-                    optimizer and optimizer.state.pop(p, None)
-                dist.broadcast(p.detach(), src=int(owner))
+                    optimizer.state.pop(p, None)
+                if p.numel() > smallest:
+                    dist.broadcast(p.detach(), src=int(owner))
 
         return step
 
@@ -71,7 +67,7 @@ def sharded(deal=by_least, average=averaged, make_all=False):
 
 
 def an_optimizer_each(parameters, make):
-    """One optimizer for each of its parameters, whose gradients are averaged, and freed, as soon as they are ready."""
+    """An optimizer for each of its parameters; gradients are averaged as soon as they are ready."""
     trained = [p for p in parameters if p.requires_grad]
     owners = by_least(trained)
     optimizers = [
@@ -91,11 +87,8 @@ def an_optimizer_each(parameters, make):
 
 def in_flat_pieces(parameters, make):
     """As in the notebook."""
-    trained, rank, ranks = (
-        [p for p in parameters if p.requires_grad],
-        dist.get_rank(),
-        dist.get_world_size(),
-    )
+    trained = [p for p in parameters if p.requires_grad]
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     flat = torch.nn.utils.parameters_to_vector(trained).detach()
     pieces = [piece.clone() for piece in flat.tensor_split(ranks)]
     optimizer = make([pieces[rank]])
@@ -127,5 +120,7 @@ WRONG = {
         sharded(make_all=True),
         sharded(lambda trained: [0] * len(trained)),
         sharded(average=lambda trained: None),
+        sharded(smallest=1),
+        sharded(smallest=2),
     ],
 }

@@ -34,6 +34,16 @@ def shares_of_each_pass(forward, backward):
     ]
 
 
+def whole_milliseconds(forward, backward):
+    own = [int(1000 * f) + int(1000 * b) for f, b in zip(forward, backward, strict=True)]
+    return [1 - each / sum(own) for each in own]
+
+
+def never_waits_without_work(forward, backward):
+    total = sum(forward) + sum(backward)
+    return [1 - (f + b) / total if f + b else 0.0 for f, b in zip(forward, backward, strict=True)]
+
+
 def of_all_counts(costs, stages):
     counts = itertools.product(range(1, len(costs) + 1), repeat=stages)
     return min(
@@ -68,6 +78,10 @@ def least_variance(costs, stages):
     return [len(part) for part in min(ways, key=lambda way: np.var([part.sum() for part in way]))]
 
 
+def whole_costs(costs, stages):
+    return balance([int(cost) for cost in costs], stages)
+
+
 def sorts_them(costs, stages):
     costs.sort(reverse=True)
     return balance(costs, stages)
@@ -75,9 +89,15 @@ def sorts_them(costs, stages):
 
 RIGHT = {"idle_shares": [with_fractions, with_numpy], "balance": [of_all_counts, by_recursion]}
 WRONG = {
-    "idle_shares": [shares_of_each_pass, uses_up],
+    "idle_shares": [
+        shares_of_each_pass,
+        uses_up,
+        whole_milliseconds,
+        never_waits_without_work,
+    ],
     "balance": [
         sorts_them,
+        whole_costs,
         least_variance,
         equal_counts,
         lambda costs, stages: (

@@ -12,11 +12,11 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
-from torch.nn.functional import gelu, linear, scaled_dot_product_attention
+from torch.nn.functional import gelu, linear
 
 from course_utils import pick
 from course_utils.checks.nb11_tensor_parallel import split
-from course_utils.lessons.tensor_parallel import Rows, add_up, as_it_is, fan_out, mine
+from course_utils.lessons.tensor_parallel import add_up, as_it_is, fan_out, mine
 
 
 def by_torch(module, plan, **options):
@@ -32,14 +32,28 @@ def every_nth(x, up, down):
 
 def with_a_plan(x, up, down):
     layers = torch.nn.Sequential(copy.deepcopy(up), torch.nn.GELU(), copy.deepcopy(down))
-    return by_torch(layers, {"0": ColwiseParallel(), "2": RowwiseParallel(use_local_output=False)})(
-        x
-    )
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel(use_local_output=False)}
+    return by_torch(layers, plan)(x)
 
 
 def plan_that_sends_weights(x, up, down):
     down = by_torch(down, RowwiseParallel(), src_data_rank=0)
     return down(gelu(by_torch(up, ColwiseParallel(), src_data_rank=0)(x)))
+
+
+def shares_the_bias(x, up, down):
+    down.bias.data /= dist.get_world_size()
+    hidden = gelu(linear(fan_out(x), mine(up.weight), mine(up.bias)))
+    return add_up(linear(hidden, mine(down.weight, 1)) + down.bias)
+
+
+def blanks_the_others(x, up, down):
+    with torch.no_grad():
+        others = torch.ones(len(up.bias), dtype=torch.bool, device=x.device)
+        mine(others)[:] = False
+        down.weight[:, others] = 0
+    hidden = gelu(linear(fan_out(x), mine(up.weight), mine(up.bias)))
+    return add_up(linear(hidden, mine(down.weight, 1))) + down.bias
 
 
 def unknown_to_autograd(x, up, down):
@@ -48,47 +62,27 @@ def unknown_to_autograd(x, up, down):
     return total + down.bias
 
 
-def whole_hidden(x, up, down):
-    return Rows(down)(mine(gelu(up(fan_out(x))), -1))
-
-
-def heads(of=mine, is_causal=True):
-    def by_heads(x, attention):
-        x, parts = fan_out(x), (attention.q, attention.k, attention.v)
-        q, k, v = (
-            linear(x, of(part.weight), of(part.bias))
-            .unflatten(-1, (-1, attention.head))
-            .transpose(1, 2)
-            for part in parts
-        )
-        mixed = (
-            scaled_dot_product_attention(q, k, v, is_causal=is_causal).transpose(1, 2).flatten(2)
-        )
-        return add_up(linear(mixed, mine(attention.out.weight, 1))) + attention.out.bias
-
-    return by_heads
-
-
 def head_by_head(x, attention):
     x, total = fan_out(x), 0
     for rows in mine(torch.arange(x.shape[-1])).split(attention.head):
-        q, k, v = (
-            linear(x, part.weight[rows], part.bias[rows])
-            for part in (attention.q, attention.k, attention.v)
-        )
+        parts = (attention.q, attention.k, attention.v)
+        q, k, v = (linear(x, part.weight[rows], part.bias[rows]) for part in parts)
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         scores = (q @ k.transpose(1, 2) / len(rows) ** 0.5).masked_fill(later, float("-inf"))
         total = total + scores.softmax(-1) @ v @ attention.out.weight[:, rows].T
     return add_up(total) + attention.out.bias
 
 
+def shares_the_bias_of_out(x, attention):
+    attention.out.bias.data /= dist.get_world_size()
+    return add_up(split(attention, leave=as_it_is)(fan_out(x)))
+
+
 def attention_with_a_plan(x, attention):
-    by_torch(
-        attention, PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
-    )
-    return by_torch(
-        attention, {name: ColwiseParallel() for name in "qkv"} | {"out": RowwiseParallel()}
-    )(x)
+    whole = Replicate()
+    by_torch(attention, PrepareModuleInput(input_layouts=whole, desired_input_layouts=whole))
+    plan = {name: ColwiseParallel() for name in "qkv"} | {"out": RowwiseParallel()}
+    return by_torch(attention, plan)(x)
 
 
 RIGHT = {
@@ -98,14 +92,13 @@ RIGHT = {
 WRONG = {
     "mlp_part": [
         unknown_to_autograd,
-        whole_hidden,
         plan_that_sends_weights,
+        shares_the_bias,
+        blanks_the_others,
         lambda x, up, down: down(gelu(up(x))),
     ],
     "attention_part": [
-        lambda x, attention: split(attention, as_it_is)(x),
-        heads(lambda part: part.chunk(dist.get_world_size())[0]),
-        heads(is_causal=False),
+        shares_the_bias_of_out,
         lambda x, attention: attention(x),
     ],
 }

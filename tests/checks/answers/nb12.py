@@ -19,9 +19,8 @@ def last_micro_batch_first(rank, ranks, micro_batches):
 
 
 def with_too_many(rank, ranks, micro_batches):
-    return " ".join(
-        [f"F{k}" for k in range(ranks - rank)] + [f"B{k}" for k in range(micro_batches)]
-    )
+    forwards = [f"F{k}" for k in range(ranks - rank)]
+    return " ".join(forwards + [f"B{k}" for k in range(micro_batches)])
 
 
 def up_to_four_ranks(rank, ranks, micro_batches):
@@ -39,11 +38,14 @@ def when_there_is_no_room(rank, ranks, micro_batches):
     words = []
     while w < micro_batches:
         if f < micro_batches and f - b < ranks - rank and f - w < ranks:
-            words.append(f"F{(f := f + 1) - 1}")
+            words.append(f"F{f}")
+            f += 1
         elif b < f and b - w <= rank:
-            words.append(f"B{(b := b + 1) - 1}")
+            words.append(f"B{b}")
+            b += 1
         else:
-            words.append(f"W{(w := w + 1) - 1}")
+            words.append(f"W{w}")
+            w += 1
     return " ".join(words)
 
 
@@ -51,14 +53,15 @@ def late_by(late, tail=iter):
     """1F1B in which W comes so many micro-batches after B; the last W in the order of `tail`."""
 
     def write_zero_bubble(rank, ranks, micro_batches):
-        words, after = [], late(rank, ranks)
+        words = []
+        after = late(rank, ranks)
         for word in write_1f1b(rank, ranks, micro_batches).split():
-            words += [word] + [f"W{int(word[1:]) - after}"] * (
-                word[0] == "B" and int(word[1:]) >= after
-            )
-        return " ".join(
-            words + [f"W{k}" for k in tail(range(max(0, micro_batches - after), micro_batches))]
-        )
+            words.append(word)
+            k = int(word[1:]) - after
+            if word[0] == "B" and k >= 0:
+                words.append(f"W{k}")
+        last = range(max(0, micro_batches - after), micro_batches)
+        return " ".join(words + [f"W{k}" for k in tail(last)])
 
     return write_zero_bubble
 

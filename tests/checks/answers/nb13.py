@@ -27,6 +27,16 @@ def four_dimensions(out_a, lse_a, out_b, lse_b):
     return out, torch.logaddexp(lse_a, lse_b)
 
 
+def in_the_type_of_lse(out_a, lse_a, out_b, lse_b):
+    a, b = torch.stack([lse_a, lse_b]).softmax(0).nan_to_num().unsqueeze(-1)
+    return out_a * a + out_b * b, torch.logaddexp(lse_a, lse_b)
+
+
+def lse_in_the_type_of_out(out_a, lse_a, out_b, lse_b):
+    out, lse = merge_outputs(out_a, lse_a, out_b, lse_b)
+    return out, lse.to(out_a.dtype)
+
+
 def in_place(out_a, lse_a, out_b, lse_b):
     out, lse = merge_outputs(out_a, lse_a, out_b, lse_b)
     return out_a.copy_(out), lse_a.copy_(lse)
@@ -63,13 +73,6 @@ def everybody_computes_all(x, chosen, weights, expert):
     return to_experts(x, every, weights.new_zeros(every.shape).scatter(1, chosen, weights), expert)
 
 
-def more_bytes(x, chosen, weights, expert):
-    dist.all_gather(
-        [torch.empty_like(expert[0].weight) for _ in range(dist.get_world_size())], expert[0].weight
-    )
-    return to_experts(x, chosen, weights, expert)
-
-
 def chosen_zeroed(x, chosen, weights, expert):
     y = to_experts(x, chosen, weights, expert)
     chosen.zero_()
@@ -87,6 +90,8 @@ RIGHT = {
 WRONG = {
     "merge_outputs": [
         four_dimensions,
+        in_the_type_of_lse,
+        lse_in_the_type_of_out,
         in_place,
         lambda out_a, *more: merge_outputs(out_a.float(), *more),
         lambda *given: (merge_outputs(*given)[0], torch.maximum(*given[1::2])),
@@ -95,7 +100,6 @@ WRONG = {
         lambda x, chosen, weights, expert: to_experts(x, chosen[:, :2], weights[:, :2], expert),
         chosen_zeroed,
         everybody_computes_all,
-        more_bytes,
         returns_early,
     ],
 }

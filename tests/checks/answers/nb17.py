@@ -37,9 +37,10 @@ def a_mesh_of_its_own(mlp, x, mesh):
 RIGHT = {"shard_mlp": [by_spec, marked((0, None), (1, None), (1,), (None, 1), (None,))]}
 WRONG = {
     "shard_mlp": [
+        # as they are multiplied
         a_mesh_of_its_own,
         marked(x=None),
-        marked(up=(None, "model"), down=("model", None)),  # as they are multiplied
+        marked(up=(None, "model"), down=("model", None)),
         marked(("model", None), ("data", None), ("data",), (None, "data")),
     ]
 }

@@ -22,6 +22,15 @@ def by_loader(samples, batch, devices, drop_last):
     return len(DataLoader(range(samples), batch, sampler=sampler, drop_last=drop_last))
 
 
+def nearly_rounded_up(samples, batch, devices, drop_last):
+    each = int(samples / devices + 0.999)
+    return each // batch if drop_last else int(each / batch + 0.999)
+
+
+def keeps_the_last_of_one_device(samples, batch, devices, drop_last):
+    return steps_per_epoch(samples, batch, devices, drop_last and devices > 1)
+
+
 def changed(**methods):
     """The solution with other methods."""
 
@@ -34,7 +43,9 @@ def changed(**methods):
 
 
 def own_accuracy(combine):
-    """Right answers and images are counted; `combine(counts)` makes one accuracy of all ranks' at an epoch's end."""
+    """Right answers and images are counted; `combine(counts)` makes one accuracy of all ranks' at
+    an epoch's end.
+    """
 
     def on_validation_epoch_start(self):
         self.count = torch.zeros(2)
@@ -95,6 +106,14 @@ def not_returned(self, batch, index):
     super(type(self), self).training_step(batch, index)
 
 
+def on_before_optimizer_step(self, optimizer):
+    torch.nn.utils.clip_grad_norm_(self.parameters(), 0.5)
+
+
+def logs_nothing(self, batch, index):
+    return cross_entropy(self.model(batch[0]), batch[1])
+
+
 RIGHT = {
     "steps_per_epoch": [by_range, by_loader],
     "port_the_loop": [own_accuracy(over_ranks), by_hand],
@@ -103,9 +122,14 @@ WRONG = {
     "steps_per_epoch": [
         lambda samples, batch, devices, drop_last: -(-samples // devices) // batch,
         lambda *given: max(1, steps_per_epoch(*given)),
+        lambda samples, *given: steps_per_epoch(samples, *given) if samples >= given[1] else 0,
+        nearly_rounded_up,
+        keeps_the_last_of_one_device,
     ],
     "port_the_loop": [
         changed(training_step=not_returned),
+        changed(training_step=logs_nothing),
+        changed(on_before_optimizer_step=on_before_optimizer_step),
         lambda model, lr, steps: model,
         lambda model, lr, steps: port_the_loop(copy.deepcopy(model), lr, steps),
     ],

@@ -11,41 +11,41 @@ from torch.nn.functional import cross_entropy
 
 
 def beside(state, path):
-    torch.save(state, new := path.with_suffix(".new"))
+    new = path.with_suffix(".new")
+    torch.save(state, new)
     os.replace(new, path)
 
 
-def survivor(save=beside, load=torch.load, rank=0, off=0, name="last.pt", each=1):
+def survivor(save=beside, load=torch.load, rank=0, name="last.pt", each=1, late=False):
     """An answer that saves on one rank, from which any part can be taken."""
 
     def survive(model, optimizer, sampler, loader, epochs, folder):
-        last, saved = folder / name.format(dist.get_rank()), {}
+        last = folder / name.format(dist.get_rank())
+        saved = {}
         if last.exists():
             saved = load(last)
             model.load_state_dict(saved["model"])
             optimizer.load_state_dict(saved["optimizer"])
-            torch.set_rng_state(saved["random"][dist.get_rank()])
-        done = saved.get("done", 0) + off * bool(saved)
+            if not late:
+                torch.set_rng_state(saved["random"][dist.get_rank()])
+        done = saved.get("done", 0)
         for number in range(done // len(loader), epochs):
             sampler.set_epoch(number)
             for step, (x, y) in enumerate(loader, number * len(loader)):
                 if step < done:
                     torch.set_rng_state(saved["random"][dist.get_rank()])
                     continue
+                if late and saved and step == done:
+                    torch.set_rng_state(saved["random"][dist.get_rank()])
                 loss = cross_entropy(model(x), y)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 if (step + 1) % each == 0:
-                    state = {
-                        "model": model.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "done": step + 1,
-                    }
-                    dist.all_gather_object(
-                        everyones := [None] * dist.get_world_size(), torch.get_rng_state()
-                    )
-                    state["random"] = everyones
+                    everyones = [None] * dist.get_world_size()
+                    dist.all_gather_object(everyones, torch.get_rng_state())
+                    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                    state |= {"done": step + 1, "random": everyones}
                     if rank in (None, dist.get_rank()):
                         save(state, last)
 
@@ -53,7 +53,7 @@ def survivor(save=beside, load=torch.load, rank=0, off=0, name="last.pt", each=1
 
 
 def with_dcp(model, optimizer, sampler, loader, epochs, folder):
-    """A folder a step, complete when it has `.metadata`; each rank has its own entry for random numbers."""
+    """A folder a step, complete when it has `.metadata`; random numbers have an entry a rank."""
     name, done, random = f"random{dist.get_rank()}", 0, None
 
     def state(done):
@@ -89,27 +89,25 @@ def last_of_many(state, path):
 
 
 def removed_before(state, path):
-    torch.save(state, new := path.with_suffix(".new"))
+    new = path.with_suffix(".new")
+    torch.save(state, new)
     path.unlink(missing_ok=True)
     new.rename(path)
 
 
-RIGHT = {
-    "survive": [
-        with_dcp,
-        survivor(
-            last_of_many,
-            lambda path: pickle.loads((path.parent / path.read_text()).read_bytes()),
-            rank=1,
-        ),
-    ]
-}
+def newest(path):
+    return pickle.loads((path.parent / path.read_text()).read_bytes())
+
+
+RIGHT = {"survive": [with_dcp, survivor(last_of_many, newest, rank=1), survivor(each=3)]}
 WRONG = {
     "survive": [
         survivor(torch.save),
         survivor(removed_before),
         survivor(rank=None, name="{}.pt"),
         survivor(each=5),
-        survivor(off=-1),
+        survivor(each=4),
+        survivor(late=True),
+        survivor(late=True, each=3),
     ]
 }

@@ -1,8 +1,9 @@
-"""Answers to the exercises of notebook 20; the functions that it shows to be mended are among the mistakes."""
+"""Answers to the exercises of notebook 20; the functions to be mended are among the mistakes."""
 
 import itertools
 import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -12,22 +13,22 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, DistributedSampler
 
 from course_utils import pick, span
-from course_utils.lessons import cases
+from course_utils.lessons import faulty_jobs
 from course_utils.lessons.models import mlp
 
 
-def names(letters, *said):
-    return lambda: dict(zip(letters, said, strict=False))
+def names(letters, said):
+    return lambda: dict(zip(letters, said.split(", "), strict=False))
 
 
 def reading(read, *, fewer=0, sampler=DistributedSampler):
     def train_archive(dataset, steps):
-        model, optimizer = cases.replica()
+        model, optimizer = faulty_jobs.replica()
         batches = iter(read(dataset, sampler(dataset) if sampler else None))
         for _ in range(steps - fewer):
             with span("data"):
                 x, y = next(batches)
-            cases.step(model, optimizer, x, y)
+            faulty_jobs.step(model, optimizer, x, y)
 
     return train_archive
 
@@ -47,6 +48,30 @@ def with_workers(dataset, sampler):
     return DataLoader(dataset, 16, sampler=sampler, num_workers=1, persistent_workers=True)
 
 
+def waited_for(dataset, sampler):
+    """Another thread reads, and this one waits for it."""
+    batches = iter(DataLoader(dataset, 16, sampler=sampler))
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(len(batches)):
+            yield pool.submit(next, batches).result()
+
+
+def a_loader_a_step(dataset, sampler):
+    for step in itertools.count():
+        workers = iter(with_workers(dataset, sampler))
+        yield next(itertools.islice(workers, step, None))
+
+
+def all_at_once(dataset, sampler):
+    return [*with_workers(dataset, sampler)]
+
+
+def rounded(layers, ranks):
+    counts = [round(layers / ranks)] * ranks
+    counts[-1] += layers - sum(counts)
+    return counts
+
+
 def the_first_batch_again(dataset, sampler):
     return itertools.repeat(next(iter(with_workers(dataset, sampler))))
 
@@ -54,7 +79,7 @@ def the_first_batch_again(dataset, sampler):
 def without_ddp(dataset, steps):
     model, batches = mlp().to(pick()), iter(with_workers(dataset, DistributedSampler(dataset)))
     for _ in range(steps):
-        cases.step(model, SGD(model.parameters(), lr=0.1), *next(batches))
+        faulty_jobs.step(model, SGD(model.parameters(), lr=0.1), *next(batches))
 
 
 def pieces(
@@ -87,7 +112,8 @@ def noisy(loss_of):
         model = DDP(mlp().to(pick()))
         optimizer = SGD(model.parameters(), lr=0.1)
         for x, y in batches:
-            if (loss := loss_of(model, x, y)) is not None:
+            loss = loss_of(model, x, y)
+            if loss is not None:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -115,26 +141,12 @@ def joined(batches):
 
 RIGHT = {
     "name_abc": [
-        names("ABC", "a straggler", "DATA-STALL", "Unbalanced_Pipeline"),
-        names("ABC", "slow rank", "slow loader", "pipeline imbalance"),
+        names("ABC", "a straggler, DATA-STALL, Unbalanced_Pipeline"),
+        names("ABC", "slow rank, slow loader, pipeline imbalance"),
     ],
     "name_others": [
-        names(
-            "DEFGH",
-            "Loss scale",
-            "missing `set_epoch`",
-            "the silent rank",
-            "memory leak",
-            "rounding",
-        ),
-        names(
-            "DEFGH",
-            "wrong loss-scale.",
-            "set_epoch",
-            "dead rank",
-            "graph kept",
-            "updates rounded away",
-        ),
+        names("DEFGH", "Loss scale, missing `set_epoch`, the silent rank, memory leak, rounding"),
+        names("DEFGH", "wrong loss-scale., set_epoch, dead rank, graph kept, updates rounded away"),
     ],
     "train_archive": [reading(by_a_thread), reading(with_workers)],
     "cut_layers": [
@@ -147,12 +159,14 @@ RIGHT = {
     "train_noisy": [joined, noisy(zero_for_a_broken_batch)],
 }
 WRONG = {
-    "name_abc": [names("ABC", "stragler"), names("AB", "straggler", "data stall"), names("ABC", 3)],
+    "name_abc": [
+        names("ABC", "stragler"),
+        names("AB", "straggler, data stall"),
+        lambda: {"A": 3},
+    ],
     "name_others": [
-        names("DEF", "wrong loss scale", "no set_epoch", "silent rank"),
-        names(
-            "DEFGH", "wrong loss scale", "no set_epoch", "silent rank", "graph kept", "graph kept"
-        ),
+        names("DEF", "wrong loss scale, no set_epoch, silent rank"),
+        names("DEFGH", "wrong loss scale, no set_epoch, silent rank, graph kept, graph kept"),
     ],
     "train_archive": [
         reading(the_first_batch_again),
@@ -160,10 +174,14 @@ WRONG = {
         reading(lambda dataset, sampler: [*DataLoader(dataset, 16, sampler=sampler)]),
         reading(with_workers, sampler=None),
         reading(with_workers, fewer=1),
+        reading(waited_for),
+        reading(a_loader_a_step),
+        reading(all_at_once),
     ],
     "cut_layers": [
         lambda layers, ranks: [layers // ranks] * ranks,
         lambda layers, ranks: layers // ranks,
+        rounded,
         lambda layers, ranks: (
             [-(-layers // ranks)] * (ranks - 1) + [layers - (ranks - 1) * -(-layers // ranks)]
         ),
@@ -174,10 +192,10 @@ WRONG = {
         pieces(clear=False),
     ],
     "train_noisy": [
-        cases.train_noisy,
+        faulty_jobs.train_noisy,
         noisy(lambda model, x, y: cross_entropy(model(x), y)),
         noisy(lambda model, x, y: None),
         noisy(lambda model, x, y: cross_entropy(model(x.nan_to_num()), y)),
     ],
 }
-HANGS = {cases.train_noisy}
+HANGS = {faulty_jobs.train_noisy}

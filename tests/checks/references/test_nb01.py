@@ -1,4 +1,6 @@
-"""The published solutions of notebook 01 against arithmetic by hand and torch's own walk through a nested batch."""
+"""The published solutions of notebook 01 against arithmetic by hand and torch's own walk through a
+nested batch.
+"""
 
 from collections import namedtuple
 

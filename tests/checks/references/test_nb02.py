@@ -1,4 +1,4 @@
-"""The published solutions of notebook 02 against arithmetic by hand and a run that never stopped."""
+"""The published solutions of notebook 02 against arithmetic by hand and an unbroken run."""
 
 import torch
 from torch.nn.functional import cross_entropy

@@ -1,4 +1,6 @@
-"""The published solutions of notebook 03 against a measured step and the backward of the whole batch."""
+"""The published solutions of notebook 03 against a measured step and the backward of the whole
+batch.
+"""
 
 import itertools
 
@@ -12,17 +14,15 @@ from course_utils.lessons.memory import Meter
 
 def test_predict_peak_is_what_a_step_is_measured_to_take():
     for widths, rows in STEPS:
-        layers = [
-            layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())
-        ]
+        pairs = itertools.pairwise(widths)
+        layers = [layer for a, b in pairs for layer in (nn.Linear(a, b), nn.ReLU())]
         model = nn.Sequential(*layers[:-1])
         optimizer = torch.optim.AdamW(model.parameters())
+        x, y = torch.randn(rows, widths[0]), torch.randint(widths[-1], (rows,))
         for _ in range(2):  # AdamW has its states from the second step on
             optimizer.zero_grad()
             with Meter(model, optimizer) as meter:
-                cross_entropy(
-                    model(torch.randn(rows, widths[0])), torch.randint(widths[-1], (rows,))
-                ).backward()
+                cross_entropy(model(x), y).backward()
                 optimizer.step()
         assert abs(predict_peak(widths, rows) / meter.peak - 1) < 0.05, (widths, rows, meter.peak)
 

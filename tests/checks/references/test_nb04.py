@@ -1,4 +1,6 @@
-"""The published solutions of notebook 04: the way there and back, and torch's own where there are two GPUs."""
+"""The published solutions of notebook 04: the way there and back, and torch's own where there are
+two GPUs.
+"""
 
 import pytest
 import torch

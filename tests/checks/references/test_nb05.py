@@ -1,4 +1,4 @@
-"""The published solutions of notebook 05 against torch's own all-reduce and a mean in one process."""
+"""The solutions of notebook 05 against torch's own all-reduce and a mean in one process."""
 
 import torch
 import torch.distributed as dist

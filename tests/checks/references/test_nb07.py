@@ -5,13 +5,15 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from course_utils import launch
+from course_utils.checks.instruments import batch, weights
 from course_utils.checks.nb07_ddp_pitfalls import train_and_save, train_uneven
-from course_utils.checks.probes import batch, weights
 from course_utils.lessons.models import mlp
 
 
 def alone(steps, **options):
-    """The weights of one process after steps on lists of batches: the mean of their losses over `over`."""
+    """The weights of one process after steps on lists of batches: the mean of their losses over
+    `over`.
+    """
     network = mlp()
     optimizer = torch.optim.SGD(network.parameters(), **options)
     for batches, over in steps:

@@ -1,4 +1,4 @@
-"""The solutions of notebook 08 against a paper's figure and torch's DDP with one whole optimizer."""
+"""The solutions of notebook 08 against the paper's figure and DDP with one whole optimizer."""
 
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP

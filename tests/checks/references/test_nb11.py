@@ -22,9 +22,8 @@ def both(layer, part):
     whole = filled(copy.deepcopy(layer)).double()
     expected = outputs_and_gradients(whole, whole, x.double())
     got = outputs_and_gradients(lambda x: part(x, filled(layer)), layer, x.clone())
-    for grad in got[
-        2:-1
-    ]:  # on each rank its part, zeros elsewhere; the last bias is whole on every rank
+    # on each rank its part, zeros elsewhere; the last bias is whole on every rank
+    for grad in got[2:-1]:
         dist.all_reduce(grad)
     return got, expected
 

@@ -1,4 +1,6 @@
-"""The published schedules are torch's: tests/lessons/test_pipeline.py and test_schedules.py hold these against it."""
+"""The published schedules are torch's: tests/lessons/test_pipeline.py and test_schedules.py hold
+these against it.
+"""
 
 import itertools
 

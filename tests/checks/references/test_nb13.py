@@ -1,4 +1,6 @@
-"""The published solutions of notebook 13 against attention over all keys in float64, and all experts in one process."""
+"""The published solutions of notebook 13 against attention over all keys in float64, and all
+experts in one process.
+"""
 
 import torch
 
@@ -7,17 +9,17 @@ from course_utils.checks import nb13_sequences_and_experts as nb13
 
 
 def test_merged_parts_are_attention_over_all_keys():
-    for _, *case, dtype, tol in nb13.PARTS:
+    for *case, of_out, of_lse, tol in nb13.PARTS.values():
         parts = nb13.two_parts(*case)
-        scores, values = (
-            torch.cat(both, dim)
-            for both, dim in zip(zip(*parts, strict=True), (-1, -2), strict=True)
+        scores = torch.cat([scores for scores, _ in parts], dim=-1)
+        values = torch.cat([values for _, values in parts], dim=-2)
+        (out_a, lse_a), (out_b, lse_b) = (nb13.attention(*part) for part in parts)
+        out, lse = nb13.merge_outputs(
+            out_a.to(of_out), lse_a.to(of_lse), out_b.to(of_out), lse_b.to(of_lse)
         )
-        given = [tensor.to(dtype) for part in parts for tensor in nb13.attention(*part)]
-        for found, whole in zip(
-            nb13.merge_outputs(*given), nb13.attention(scores, values), strict=True
-        ):
-            torch.testing.assert_close(found.double(), whole, atol=tol, rtol=tol)
+        assert (out.dtype, lse.dtype) == (of_out, of_lse)
+        whole = nb13.attention(scores, values)
+        torch.testing.assert_close((out.double(), lse.double()), whole, atol=tol, rtol=tol)
 
 
 def on_a_rank(chosen_by):

@@ -1,4 +1,6 @@
-"""The published solutions of notebook 14 against torch's meshes on real ranks, and every plan that there is."""
+"""The published solutions of notebook 14 against torch's meshes on real ranks, and every plan that
+there is.
+"""
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh

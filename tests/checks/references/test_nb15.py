@@ -1,4 +1,6 @@
-"""The published solutions of notebook 15 against the CPU, and against the loop that reads every loss."""
+"""The published solutions of notebook 15 against the CPU, and against the loop that reads every
+loss.
+"""
 
 import pytest
 

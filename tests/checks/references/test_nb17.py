@@ -1,4 +1,6 @@
-"""The published solution of notebook 17 against the network on one device, and Megatron's cut of an MLP."""
+"""The published solution of notebook 17 against the network on one device, and Megatron's cut of an
+MLP.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""The published solution of notebook 18 against the notebook's loop. (Answers have torch's loader for the other.)"""
+"""The published solution of notebook 18 against the notebook's loop. (Answers have torch's loader
+for the other.)
+"""
 
 import pytest
 import torch

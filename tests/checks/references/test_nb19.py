@@ -1,4 +1,6 @@
-"""The published solution of notebook 19, killed twice, against the notebook's loop that nobody killed."""
+"""The published solution of notebook 19, killed twice, against the notebook's loop that nobody
+killed.
+"""
 
 import os
 import signal

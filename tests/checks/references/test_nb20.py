@@ -1,4 +1,6 @@
-"""The mended functions of notebook 20 do what the plain loop does; what it shows to be mended is what was sick."""
+"""The mended functions of notebook 20 do what the plain loop does; what it shows to be mended is
+what was sick.
+"""
 
 import inspect
 import json
@@ -8,8 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from course_utils.checks import nb20_capstone as nb20
-from course_utils.checks.probes import batch, weights
-from course_utils.lessons import cases
+from course_utils.checks.instruments import batch, weights
+from course_utils.lessons import faulty_jobs
 from course_utils.lessons.models import mlp
 
 NOTEBOOK = Path(__file__).parents[3] / "notebooks" / "20_capstone.ipynb"
@@ -31,6 +33,13 @@ def test_every_wrong_name_has_a_sentence_that_does_not_give_the_right_one_away()
 
 def test_the_notebook_shows_the_functions_that_are_sick():
     cells = ["".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"]]
-    for sick in (cases.case_b, cases.cut_layers, cases.train_large, cases.train_noisy):
+    for sick in (
+        faulty_jobs.job_b,
+        faulty_jobs.cut_layers,
+        faulty_jobs.train_large,
+        faulty_jobs.train_noisy,
+    ):
         _, _, body = inspect.getsource(sick).partition('"""\n')
-        assert any(body.rstrip() in cell.replace("cases.", "") for cell in cells), sick.__name__
+        assert any(body.rstrip() in cell.replace("faulty_jobs.", "") for cell in cells), (
+            sick.__name__
+        )

@@ -1,11 +1,13 @@
-"""The sick jobs of notebook 20, and what the healthy one is made of. Read this file when you have named the faults.
+"""The faulty jobs of notebook 20, and what the healthy one is made of.
 
-A `sleep` stands for a large model's arithmetic, so that few cores can show several ranks at work.
+Read this file when you have named the faults. A `sleep` stands for a large model's arithmetic, so
+that few cores can show several ranks at work.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,20 +27,28 @@ FORWARD, BACKWARD = 0.02, 0.04  # seconds of sleep in a step
 
 
 def replica() -> tuple[DDP, Optimizer]:
-    """This rank's replica and its optimizer, after one step that no picture shows: whatever starts late has started."""
+    """This rank's replica and its optimizer, after a step that changes nothing and is not shown.
+
+    Whatever starts late has started then.
+    """
     model = DDP(mlp().to(pick()))
-    model.register_comm_hook(shown := [], _in_a_span)
+    shown: list[bool] = []
+    model.register_comm_hook(shown, _in_a_span)
     optimizer = SGD(model.parameters(), lr=0.1)
+
+    images = torch.zeros(16, 64, device=pick())
     labels = torch.zeros(16, dtype=torch.int64, device=pick())
-    (cross_entropy(model(torch.zeros(16, 64, device=pick())), labels) * 0).backward()
+    loss = cross_entropy(model(images), labels) * 0
+    loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+
     dist.barrier()
     shown.append(True)
     return model, optimizer
 
 
-def _in_a_span(shown, bucket):  # torch refuses annotations that are text
+def _in_a_span(shown: list, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """DDP's own mean of the gradients, as a bar of the timeline."""
     message = span("all-reduce")
     if shown:
@@ -72,18 +82,18 @@ def step(
 class Archive(TensorDataset):
     """Rows that lie far away: reading each takes 5 ms."""
 
-    def __getitem__(self, row: int) -> tuple[Tensor, ...]:
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
         time.sleep(0.005)
-        return super().__getitem__(row)
+        return super().__getitem__(index)
 
 
-def case_a(dataset: Dataset, steps: int, pace: float = 3.0) -> None:
-    """One rank's device is slower than the others': it is hot, or somebody else computes there, too."""
+def job_a(dataset: Dataset, steps: int, pace: float = 3.0) -> None:
+    """One rank's device is slower than the others': it is hot, or somebody else computes there."""
     slow = dist.get_rank() == dist.get_world_size() // 2
-    case_b(dataset, steps, partial(step, pace=pace if slow else 1.0))
+    job_b(dataset, steps, partial(step, pace=pace if slow else 1.0))
 
 
-def case_b(dataset: Dataset, steps: int, step: Callable[..., Tensor] = step) -> None:
+def job_b(dataset: Dataset, steps: int, step: Callable[..., Tensor] = step) -> None:
     """Every batch is read when it is wanted, by the process that trains."""
     model, optimizer = replica()
     batches = iter(DataLoader(dataset, 16, sampler=DistributedSampler(dataset)))
@@ -99,13 +109,13 @@ def cut_layers(layers: int, ranks: int) -> list[int]:
     return [each] * (ranks - 1) + [layers - each * (ranks - 1)]
 
 
-def case_c(cut: Callable[[int, int], Sequence[int]] = cut_layers, batches: int = 5) -> None:
-    """Batches pass through a stack of layers, each rank a stage; `cut` says how many layers each takes."""
+def job_c(cut: Callable[[int, int], Sequence[int]] = cut_layers, batches: int = 5) -> None:
+    """Batches pass through layers, each rank a stage; `cut` says how many layers each takes."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     counts = cut(2 * ranks - 1, ranks)
     layers = [nn.Linear(64, 64).to(pick()) for _ in range(counts[rank])]
     dist.barrier()
-    sent = []
+    sent: list[tuple[Any, Tensor]] = []  # what is on its way must stay as it is
     for _ in range(batches):
         x = torch.ones(16, 64, device=pick())
         if rank > 0:
@@ -136,7 +146,7 @@ def train_large(
     return torch.stack(losses).mean()
 
 
-def case_d(
+def job_d(
     rows: Sequence[Tensor], train: Callable[..., Tensor] = train_large, steps: int = 25
 ) -> None:
     """The same batches four times: whole, and in 2, 4 and 8 pieces."""
@@ -148,11 +158,11 @@ def case_d(
         for number in range(steps):
             chosen = torch.randint(len(rows[0]), (64,), generator=generator)
             loss = train(model, optimizer, *(part[chosen].to(pick()) for part in rows), pieces)
-            norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])
+            norm = nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None)
             report(step=number, **{"pieces": pieces, "loss": loss, "gradient norm": norm})
 
 
-def case_e(dataset: Dataset, epochs: int) -> None:
+def job_e(dataset: Dataset, epochs: int) -> None:
     """Whoever shuffles is not told which epoch it is."""
     sampler = DistributedSampler(dataset, seed=1)
     model = DDP(mlp().to(pick()))
@@ -180,21 +190,17 @@ def train_noisy(batches: Sequence[tuple[Tensor, Tensor]]) -> nn.Module:
     return model.module
 
 
-def case_f(rows: Sequence[Tensor], train: Callable[..., nn.Module] = train_noisy) -> str:
+def job_f(rows: Sequence[Tensor], train: Callable[..., nn.Module] = train_noisy) -> str:
     """Four batches on each rank; one row is broken."""
-    x, y = (
-        part[: 64 * dist.get_world_size()].chunk(dist.get_world_size())[dist.get_rank()]
-        for part in rows
-    )
-    if dist.get_rank() == 1:
-        x = x.index_fill(0, torch.tensor(20), float("nan"))
-    train(
-        [
-            (part.to(pick()), labels.to(pick()))
-            for part, labels in zip(x.split(16), y.split(16), strict=True)
-        ]
-    )
-    return "trained"
+    rank = dist.get_rank()
+    mine = slice(64 * rank, 64 * (rank + 1))
+    x, y = (part[mine].to(pick()) for part in rows)
+    if rank == 1:
+        x = x.clone()
+        x[20] = float("nan")
+    network = train([*zip(x.split(16), y.split(16), strict=True)])
+    # on an accelerator an all-reduce is only queued; whoever reads waits
+    return f"trained: {nn.utils.parameters_to_vector(network.parameters()).norm().item():.3f}"
 
 
 def mean_loss(model: nn.Module, batches: Iterable[Sequence[Tensor]]) -> Tensor:
@@ -206,9 +212,10 @@ def mean_loss(model: nn.Module, batches: Iterable[Sequence[Tensor]]) -> Tensor:
     return torch.stack(losses).mean()
 
 
-def case_g(rows: Sequence[Tensor], mean_loss: Callable[..., Tensor] = mean_loss) -> None:
+def job_g(rows: Sequence[Tensor], mean_loss: Callable[..., Tensor] = mean_loss) -> None:
     """A model is evaluated on 20 batches; `MB` are alive after each."""
-    model, batches = mlp(256).to(pick()), [part.to(pick()).split(64)[:20] for part in rows]
+    model = mlp(256).to(pick())
+    batches = [part.to(pick()).split(64)[:20] for part in rows]
     with Alive(model.parameters()) as alive:
 
         def handed_out() -> Iterator[tuple[Tensor, ...]]:
@@ -219,7 +226,7 @@ def case_g(rows: Sequence[Tensor], mean_loss: Callable[..., Tensor] = mean_loss)
         mean_loss(model, handed_out())
 
 
-def case_h(rows: Sequence[Tensor], steps: int = 200) -> None:
+def job_h(rows: Sequence[Tensor], steps: int = 200) -> None:
     """The same training with weights of 32 bits and of 16."""
     torch.set_num_threads(1)
     for bits, dtype in ((32, torch.float32), (16, torch.bfloat16)):

@@ -1,4 +1,4 @@
-"""What a look sees of an answer beside its result: messages, steps of training, what others got."""
+"""What a probe sees of an answer beside its result: messages, steps, what other ranks have."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Messages(Traffic):
 
     def __enter__(self) -> Messages:
         self.to: list[int] = []
-        self.numbers, self._send = 0, dist.ProcessGroup.send
+        self.numbers = 0
+        self._send = dist.ProcessGroup.send
 
         def send(group: Any, tensors: list, to: int, tag: int) -> Any:
-            self.to, self.numbers = (
-                sorted({*self.to, to}),
-                self.numbers + sum(tensor.numel() for tensor in tensors),
-            )
+            self.to = sorted({*self.to, to})
+            self.numbers += sum(tensor.numel() for tensor in tensors)
             return self._send(group, tensors, to, tag)
 
-        dist.ProcessGroup.send = send  # all of send, isend and batch_isend_irecv end here
+        # All of send, isend and batch_isend_irecv end here.
+        dist.ProcessGroup.send = send  # ty: ignore[invalid-assignment]  # called by position
         super().__enter__()
         return self
 
@@ -44,7 +44,7 @@ class Messages(Traffic):
 
 
 class Steps:
-    """What goes into the network that trains, and its weights just before, for each forward in the block."""
+    """For each forward in the block: what goes into the network that trains, and its weights."""
 
     def __enter__(self) -> Steps:
         self.inputs: list[torch.Tensor] = []
@@ -81,13 +81,9 @@ def weights(network: nn.Module) -> torch.Tensor:
 
 def returned(network: Any) -> Any:
     """What an answer returned where a network is asked for, in a word; None for nothing."""
-    return (
-        "a network"
-        if isinstance(network, nn.Module)
-        else network
-        if network is None
-        else kind(network)
-    )
+    if isinstance(network, nn.Module):
+        return "a network"
+    return None if network is None else kind(network)
 
 
 def everyones(value: Any) -> list[Any]:
@@ -107,12 +103,10 @@ def _equal(tensors: list[torch.Tensor]) -> bool:
 
 
 def batch(seed: int, rows: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (rows, 64) and digits (rows,) for `mlp`, on this rank's device; each seed has its own."""
+    """Images (rows, 64) and digits (rows,) for `mlp`, on this rank's device, drawn from `seed`."""
     generator = torch.Generator().manual_seed(seed)
-    x, y = (
-        torch.rand(rows, 64, generator=generator),
-        torch.randint(10, (rows,), generator=generator),
-    )
+    x = torch.rand(rows, 64, generator=generator)
+    y = torch.randint(10, (rows,), generator=generator)
     return x.to(pick()), y.to(pick())
 
 
@@ -126,9 +120,8 @@ class Rows(Dataset):
         return self.rows
 
     def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.full((64,), row / self.rows, device="cpu"), torch.tensor(
-            row % 10, device="cpu"
-        )
+        image = torch.full((64,), row / self.rows, device="cpu")
+        return image, torch.tensor(row % 10, device="cpu")
 
     def read(self, inputs: list[torch.Tensor]) -> list[int]:
         """The rows of these batches, in their order."""

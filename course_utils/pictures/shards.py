@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import style
-from ..pictures.picture import Picture, blank, to_png
+from .picture import FONTS, Picture, blank, to_png
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from torch import nn
 
-SIDE, GAP, LINE = (
-    100,
-    22,
-    156,
-)  # px: the longest side that is drawn, the space between two, a line of them
+# Px of the longest side that is drawn, of the space between two, and of a line of them.
+SIDE, GAP, LINE = 100, 22, 156
 SMALL = style.SMALL * 0.72  # points
 
 
@@ -31,7 +27,8 @@ class Part(NamedTuple):
 
 
 def parts(module: nn.Module) -> list[Part]:
-    """The parts of the parameters that this rank holds; call it on every rank, after `parallelize_module` and the like.
+    """The parts of the parameters that this rank holds; call it on every rank, after
+    `parallelize_module` and the like.
 
     A parameter that is no `DTensor` lies whole on every rank.
     """
@@ -52,12 +49,15 @@ def finding(by_rank: Sequence[Sequence[Part]], *, unit: str = "rank") -> str:
     whole = sum(math.prod(part.whole) for part in by_rank[0])
     held = [sum(math.prod(part.shape) for part in mine) / max(whole, 1) for mine in by_rank]
     least, most = min(held), max(held)
-    share = f"{most:.0%}" if most - least < 0.005 else f"{least:.0%} to {most:.0%}"
+    share = f"{least:.0%} to {most:.0%}"
+    if most - least < 0.005:
+        share = f"{most:.0%}"
     return f"each of {len(by_rank)} {unit}s holds {share} of the numbers"
 
 
 def picture(by_rank: Sequence[Sequence[Part]], *, title: str, unit: str = "rank") -> Picture:
-    """Every parameter as a rectangle (dim 0 down, dim 1 across), each part in the colour of its rank.
+    """Every parameter as a rectangle (dim 0 down, dim 1 across), each part in the colour of its
+    rank.
 
     A side is as long as the square root of its size, so that small parameters can be seen, too.
 
@@ -72,55 +72,50 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str, unit: str = "rank"
     ax = figure.add_axes((0, 0, 1, 1), xlim=(0, style.WIDTH), ylim=(height, 0))  # in px
     ax.set_axis_off()
     says = f"{title}: {finding(by_rank, unit=unit)}"
-    ax.text(
-        8, 6, says, va="top", color=style.GREY, fontsize=9.7, fontweight="bold", parse_math=False
-    )
-    most, where = max(n for parts in tensors for n in parts[0].whole), []
+    ax.text(8, 6, says, va="top", **FONTS | {"fontsize": 9.7, "fontweight": "bold"})
+
+    most = max(n for parts in tensors for n in parts[0].whole)
+    where = []
     for i, parts in enumerate(tensors):
         label = f"{parts[0].name} {' x '.join(map(str, parts[0].whole))}"
         _draw(ax, parts, label, GAP + i % columns * (SIDE + GAP), 70 + i // columns * LINE, most)
-        cut = (
-            ", ".join(f"{a}:{a + n}" for a, n in zip(part.start, part.shape, strict=True))
-            for part in parts
-        )
-        where.append(
-            f"{label}: " + ", ".join(f"{unit} {rank} [{place}]" for rank, place in enumerate(cut))
-        )
+        said = ", ".join(f"{unit} {rank} [{_slices(part)}]" for rank, part in enumerate(parts))
+        where.append(f"{label}: {said}")
     return Picture("", f"{says}. {'; '.join(where)}", png=to_png(figure))
 
 
-def _draw(ax: Axes, parts: Sequence[Part], label: str, left: float, top: float, most: int) -> None:
-    """One parameter: a part has the colour of the first rank that holds it; what all hold is grey, and says so."""
+def _slices(part: Part) -> str:
+    """`0:32, 64:128`."""
+    dims = zip(part.start, part.shape, strict=True)
+    return ", ".join(f"{start}:{start + size}" for start, size in dims)
+
+
+def _draw(ax: Any, parts: Sequence[Part], label: str, left: float, top: float, most: int) -> None:
+    """One parameter: a part has the colour of the first rank that holds it; what all hold is grey,
+    and says so.
+    """
     from matplotlib.patches import Rectangle
 
     down, across = (*parts[0].whole, 1, 1)[:2]
     high, wide = (max(9.0, SIDE * math.sqrt(n / most)) for n in (down, across))
-    ax.text(
-        left,
-        top - 8,
-        label.replace(" ", "\n", 1),
-        va="bottom",
-        color=style.GREY,
-        fontsize=SMALL,
-        linespacing=1.25,
-        parse_math=False,
-    )
+    name = label.replace(" ", "\n", 1)
+    ax.text(left, top - 8, name, va="bottom", linespacing=1.25, **FONTS | {"fontsize": SMALL})
     same: dict[tuple, list[int]] = {}
     for rank, part in enumerate(parts):
         same.setdefault((part.start, part.shape), []).append(rank)
     for (start, shape), ranks in same.items():
-        (y, x), (h, w) = (*start, 0, 0)[:2], (*shape, 1, 1)[:2]
-        x, w, y, h = (
-            left + x / across * wide,
-            w / across * wide,
-            top + y / down * high,
-            h / down * high,
-        )
+        (row, column), (rows, columns) = (*start, 0, 0)[:2], (*shape, 1, 1)[:2]
+        x, y = left + column / across * wide, top + row / down * high  # px
+        w, h = columns / across * wide, rows / down * high
         everywhere = len(ranks) == len(parts) > 1
+        color, alpha = style.color(ranks[0]), 0.9
+        text = ",".join(map(str, ranks))
+        if everywhere:
+            color, alpha = style.GREY, 0.45
+            text = "all"
+
         seam = min(1.0, 0.2 * w, 0.2 * h)
-        color, alpha = (style.GREY, 0.45) if everywhere else (style.color(ranks[0]), 0.9)
         ax.add_patch(Rectangle((x, y), w - seam, h - seam, color=color, alpha=alpha, lw=0))
-        text = "all" if everywhere else ",".join(map(str, ranks))
         fits = w > 5.5 * len(text) + 4 and h > 11
         if fits or everywhere:  # a word that is too wide stands beside
             ax.text(

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from course_utils import discover
-from course_utils.lessons import course_map, map
+from course_utils import CourseError, discover
+from course_utils.lessons import contents, course_map
 from course_utils.machine import Device
+from course_utils.tpus import Chips
 from tests.files import write
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -19,7 +20,9 @@ XLA = "What is &lt;different&gt;?"
 
 @pytest.fixture
 def shown(tmp_path, monkeypatch):
-    """The map of a folder with four notebooks on a machine with two cores and what `more` says; no kernel `xla`."""
+    """The map of a folder with four notebooks, on two cores and what `more` says, without a kernel
+    `xla`.
+    """
 
     def notebook(name, first, kernel="python3"):
         page = {"cells": [{"source": [first]}], "metadata": {"kernelspec": {"name": kernel}}}
@@ -27,24 +30,24 @@ def shown(tmp_path, monkeypatch):
 
     notebook(
         "01_tensors_and_devices",
-        "# 01 · Where?\n\n**Takes** 45 min · **Roads** short, strategies · **Needs** …",
+        "# 01 · Where?\n\n**Takes** 45 min · **Tracks** short, strategies · **Needs** …",
     )
     notebook(
-        "05_ranks", "# 05 · How do they talk?\n\n**Takes** 70 min · **Road** short · **Needs** …"
+        "05_ranks", "# 05 · How do they talk?\n\n**Takes** 70 min · **Track** short · **Needs** …"
     )
     notebook(
         "15_tpu_one_core",
-        "# 15 · What is <different>?\n\n**Takes** 55 min · **Road** short · **Needs** …",
+        "# 15 · What is <different>?\n\n**Takes** 55 min · **Track** short · **Needs** …",
         "xla",
     )
-    notebook("21_mine", "# Not a notebook of the course")
+    notebook("mine", "# Not a notebook of the course")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
     cpu = Device("cpu", "cpu", "a CPU", 2**34)
     machine = replace(discover(), devices=(cpu,), cores=2.0, cores_total=2, xla=None, tpu=None)
 
     def of(**more):
-        monkeypatch.setattr(map, "discover", lambda: replace(machine, **more))
+        monkeypatch.setattr(contents, "discover", lambda: replace(machine, **more))
         return course_map()
 
     return of
@@ -53,7 +56,7 @@ def shown(tmp_path, monkeypatch):
 def test_the_notebooks_of_the_course(shown):
     page = shown()
     assert re.sub(" +", " ", repr(page)).strip().splitlines() == [
-        "notebook takes roads here",
+        "notebook takes tracks here",
         "01 Where? 45 min short, strategies ● native: the CPU",
         "05 How do they talk? 70 min short ◐ virtual: 4 ranks share 2 CPU cores; gloo",
         "15 What is <different>? 55 min short ○ not here: needs the XLA kernel",
@@ -62,14 +65,21 @@ def test_the_notebooks_of_the_course(shown):
     assert XLA in page.html
 
 
+@pytest.mark.parametrize(
+    "first", ["# Where?", "# 06 · How?\n\n**Takes** 45 min, **Track** short · **Needs** …"]
+)
+def test_a_first_cell_that_cannot_be_read_is_an_error(shown, first, tmp_path):
+    (tmp_path / "06_ddp.ipynb").write_text(json.dumps({"cells": [{"source": [first]}]}))
+    with pytest.raises(CourseError, match=r"first cell of 06_ddp.ipynb .* '# 06 · A question\?'"):
+        shown()
+
+
 def test_on_eight_gpus_with_a_tpu(shown):
-    gpus = [Device(f"cuda:{i}", "cuda", "NVIDIA H200", 2**37) for i in range(8)]
-    page = repr(
-        shown(
-            devices=(gpus[0], *gpus), backend="nccl", xla="torch_xla 2.9.0", tpu="TPU v5e, 8 chips"
-        )
-    )
-    for here in ("NVIDIA H200", "8 ranks on 8 GPUs; nccl", "TPU v5e, 8 chips"):
+    gpus = tuple(Device(f"cuda:{i}", "cuda", "NVIDIA H200", 2**37) for i in range(8))
+    ranks = {"backend": "nccl", "ranks_with_one": range(1, 9)}
+    tpu = {"xla": "torch_xla 2.9.0", "tpu": Chips("v5e", 8)}
+    page = repr(shown(devices=(gpus[0], *gpus), **ranks, **tpu))
+    for here in ("NVIDIA H200", "8 ranks on 8 GPUs; nccl", "8 \N{MULTIPLICATION SIGN} TPU v5e"):
         assert f"● native: {here}" in page
 
 

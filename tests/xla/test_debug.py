@@ -1,4 +1,6 @@
-"""`xla.counters()` counts what torch_xla does, and starts nothing; `xla.sharding` says what each device holds."""
+"""`xla.counters()` counts what torch_xla does, and starts nothing; `xla.sharding` says what each
+device holds.
+"""
 
 import os
 import subprocess
@@ -14,7 +16,7 @@ import torch_xla
 import torch_xla.distributed.spmd as xs
 
 from course_utils import xla
-from course_utils.lessons.shards import Part
+from course_utils.pictures.shards import Part
 
 STEPS = """
 import torch, torch_xla
@@ -42,7 +44,7 @@ for _ in range(50):
 """
 
 
-def test_counts() -> None:
+def test_counts():
     """In a process of its own, where nothing of XLA was touched yet."""
     env = os.environ | {"PJRT_DEVICE": "CPU"}
     done = subprocess.run(
@@ -54,12 +56,8 @@ def test_counts() -> None:
 CUTS = {
     "rows": ((8, 6), ("a",), (4,), ("a", None)),
     "both dims, each by an axis": ((8, 6), ("a", "b"), (2, 2), ("b", "a")),
-    "rows that do not divide": (
-        (6, 4),
-        ("a",),
-        (4,),
-        ("a", None),
-    ),  # two devices get fewer, or none
+    # two devices get fewer, or none
+    "rows that do not divide": ((6, 4), ("a",), (4,), ("a", None)),
     "nothing": ((8,), ("a",), (4,), (None,)),
 }
 
@@ -78,14 +76,13 @@ def cut_tensors():
     return found
 
 
-def test_says_what_devices_hold() -> None:
+def test_says_what_devices_hold():
     for held, shards, whole in xla.launch(cut_tensors, spmd=True, cores=4).results[0].values():
         for [part], shard in zip(held, shards, strict=True):
             assert part.whole == whole.shape
             region = tuple(slice(a, a + n) for a, n in zip(part.start, part.shape, strict=True))
-            mine = tuple(
-                slice(0, n) for n in part.shape
-            )  # a shard is filled up where it does not divide
+            # a shard is filled up where it does not divide
+            mine = tuple(slice(0, n) for n in part.shape)
             assert torch.equal(shard[mine], whole[region])
 
 
@@ -104,7 +101,7 @@ def several():
     )
 
 
-def test_what_is_whole_what_xla_decided_and_its_runs() -> None:
+def test_what_is_whole_what_xla_decided_and_its_runs():
     runs, held = xla.launch(several, spmd=True, cores=4).results[0]
     assert runs == 1, "on all devices at once"
     follows = Part("y", (2, 8), (0, 6), (2, 2))

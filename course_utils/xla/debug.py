@@ -1,19 +1,19 @@
-"""What torch_xla says of its process: how often it compiled, ran and copied, and which device holds what part."""
+"""What torch_xla says of its process: how often it compiled and ran; which device holds what."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..lessons.shards import Part
-from ..machine import plural
+from ..pictures.shards import Part
+from ..style import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class Counters(NamedTuple):
-    """How often this process compiled a program, ran one, and copied tensors to and from the device."""
+    """How often this process compiled a program, ran one, and copied to and from the device."""
 
     compiles: int = 0
     executions: int = 0
@@ -25,57 +25,53 @@ class Counters(NamedTuple):
         return Counters(*(a - b for a, b in zip(self, before, strict=True)))
 
     def __repr__(self) -> str:
-        return ", ".join(
-            plural(times, name.removesuffix("s")) for name, times in self._asdict().items()
-        )
+        counts = self._asdict().items()
+        return ", ".join(plural(times, name.removesuffix("s")) for name, times in counts)
 
 
 def counters() -> Counters:
-    """The counts since this process began; waits until this thread's device has finished what it was given."""
+    """The counts since this process began, once this thread's device has finished its work."""
     from torch_xla import _XLAC
     from torch_xla.debug import metrics
 
-    if (
-        _XLAC._xla_runtime_is_initialized()
-    ):  # a run is counted when it ends, which `sync` does not wait for
+    # A run is counted when it ends, which `sync` does not wait for.
+    if _XLAC._xla_runtime_is_initialized():
         mine = _XLAC._xla_real_devices([_XLAC._xla_get_default_device()])
         _XLAC._xla_wait_device_ops([] if mine == ["SPMD:0"] else mine)  # [] is all of them
 
     def times(name: str) -> int:
         return (metrics.metric_data(name) or (0,))[0]
 
-    executions = times("ExecuteTime") + times(
-        "ExecuteReplicatedTime"
-    )  # on one device; on all at once, with SPMD
     return Counters(
-        times("CompileTime"),
-        executions,
-        times("TransferToDeviceTime"),
-        times("TransferFromDeviceTime"),
+        compiles=times("CompileTime"),
+        executions=times("ExecuteTime") + times("ExecuteReplicatedTime"),  # the latter with SPMD
+        uploads=times("TransferToDeviceTime"),
+        downloads=times("TransferFromDeviceTime"),
     )
 
 
 def sharding(tensors: Mapping[str, Tensor]) -> list[list[Part]]:
     """What each device holds of tensors by name; `shards.picture` draws it.
 
-    Call it in the program of `xla.launch(…, spmd=True)`. What is still to be computed is computed first: XLA decides
-    then how it is sharded. A tensor that is not sharded lies whole on every device.
+    Call it in the program of `xla.launch(…, spmd=True)`. What is still to be computed is computed
+    first: XLA decides then how it is sharded. A tensor that is not sharded lies whole on every
+    device.
     """
     import torch_xla.runtime as xr
     from torch_xla import _XLAC
 
     held: list[list[Part]] = [[] for _ in range(xr.global_runtime_device_count())]
     for name, tensor in tensors.items():
-        tensor = getattr(
-            tensor, "global_tensor", tensor
-        )  # what mark_sharding returns holds the tensor
+        tensor = getattr(tensor, "global_tensor", tensor)  # of what mark_sharding returns
         _XLAC._xla_sync_multi([tensor], [], wait=True, sync_xla_data=False)
+
         whole = tuple(slice(0, n) for n in tensor.shape)
         places = [whole] * len(held)
         if "devices" in _XLAC._get_xla_sharding_spec(tensor):  # else "" or "{replicated}"
             [shards] = _XLAC._get_local_shard_replica_and_indices([tensor])
             places = [whole if indices is ... else indices for _, indices in shards]
         for parts, cut in zip(held, places, strict=True):
-            start, shape = tuple(s.start for s in cut), tuple(s.stop - s.start for s in cut)
+            start = tuple(s.start for s in cut)
+            shape = tuple(s.stop - s.start for s in cut)
             parts.append(Part(name, tuple(tensor.shape), start, shape))
     return held

@@ -1,7 +1,7 @@
-"""Colab and Kaggle: a machine has its own torch; pip adds our package from the repository, nothing else, and notebooks
-run in a folder of their own."""
+"""Colab and Kaggle: a machine has its own torch; pip adds our package from the repository, nothing
+else, and notebooks run in a folder of their own.
+"""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +9,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+
+from tests.export.notebook import outside
 
 ROOT = Path(__file__).parents[2]
 EXECUTE = """
@@ -26,11 +28,8 @@ print(course_utils.__file__, torch.__file__, sep="\\n")
 
 
 def run(*command: object, folder: Path) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     words = [*map(str, command)]
-    done = subprocess.run(
-        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=600
-    )
+    done = subprocess.run(words, cwd=folder, env=outside(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -39,7 +38,7 @@ def run(*command: object, folder: Path) -> str:
 @pytest.mark.skipif(
     not ((ROOT / ".git").exists() and shutil.which("git")), reason="left out without git"
 )
-def test_pip_adds_our_package_and_nothing_else(tmp_path: Path) -> None:
+def test_pip_adds_our_package_and_nothing_else(tmp_path):
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", folder=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     there = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv")}))
@@ -49,21 +48,10 @@ def test_pip_adds_our_package_and_nothing_else(tmp_path: Path) -> None:
             (there / "theirs" / entry.name).symlink_to(entry)
     (there / "theirs.pth").write_text(f"{there / 'theirs'}\n")
     # --no-index: whatever pip would fetch, it would be one package too many.
-    run(
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--no-index",
-        "--no-build-isolation",
-        f"git+{ROOT.as_uri()}",
-        folder=tmp_path,
-    )
-    assert {path.name.partition("-")[0] for path in there.iterdir()} == {
-        "course_utils",
-        "theirs",
-        "theirs.pth",
-    }
+    install = ["-m", "pip", "install", "--no-index", "--no-build-isolation"]
+    run(python, *install, f"git+{ROOT.as_uri()}", folder=tmp_path)
+    names = sorted(path.name.partition("-")[0] for path in there.iterdir())
+    assert " ".join(dict.fromkeys(names)) == "course_utils theirs theirs.pth"
     ours, torch = run(python, "-c", FOUND, folder=tmp_path).splitlines()
     assert Path(ours).is_relative_to(there)
     assert "theirs" in torch

@@ -1,4 +1,6 @@
-"""The explorer: its JavaScript and the Python schedules give the same instructions, times and words."""
+"""The explorer: its JavaScript and the Python schedules give the same instructions, times and
+words.
+"""
 
 import itertools
 import json
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from course_utils import CourseError, pictures, schedules
-from course_utils.pictures.explorer import COLORS
+from course_utils.pictures.pipeline_explorer import COLORS
 
 NODE = shutil.which("node")
 
@@ -24,15 +26,18 @@ const document = {querySelectorAll: () => []};
 const answer = ([name, p, m, v, ratio, link]) => {
   if (wrong(name, p, m)) return null;
   const all = orders(name, p, m, v), spans = simulate(all, v, 1, ratio, link), most = held(all, v);
-  return {all, spans, held: most, frame: frame(spans, p, %s), says: says(spans, most, p, m, v, name)};
+  const drawn = frame(spans, p, %s), said = says(spans, most, p, m, v, name);
+  return {all, spans, held: most, frame: drawn, says: said};
 };
 console.log(JSON.stringify(JSON.parse(require("fs").readFileSync(0)).map(answer)));
 """
 
 
 def javascript(cases):
-    """What the page makes of (name, ranks, micro-batches, chunks, backward, link); None where it refuses."""
-    script = RUN % (source("schedules.js", "explorer.js"), json.dumps(COLORS))
+    """What the page makes of (name, ranks, micro-batches, chunks, backward, link); None where it
+    refuses.
+    """
+    script = RUN % (source("schedules.js", "pipeline_explorer.js"), json.dumps(COLORS))
     done = subprocess.run(
         [NODE, "-e", script], input=json.dumps(cases), capture_output=True, text=True, timeout=600
     )
@@ -43,25 +48,18 @@ def javascript(cases):
 def says(schedule, timeline):
     """How the page's sentence of a schedule begins."""
     held = ", ".join(f"{round(h, 2):g}" for h in schedule.held)
-    waits = f"One step takes {round(timeline.end, 2):g}. Ranks wait {100 * timeline.idle() + 1e-9:.1f} % of it"
-    return waits, f"Micro-batches whose activations a rank holds at the most: {held}. "
+    waits = f"Ranks wait {100 * timeline.idle() + 1e-9:.1f} % of it"
+    begin = f"One step takes {round(timeline.end, 2):g}. {waits}"
+    return begin, f"Micro-batches whose activations a rank holds at the most: {held}. "
 
 
 @pytest.mark.skipif(not NODE, reason="node is not installed: the JavaScript was not run")
 def test_the_page_plays_the_same_schedules():
-    kinds = [
-        ("naive", 1),
-        ("GPipe", 1),
-        ("1F1B", 1),
-        ("zero-bubble", 1),
-        *(("interleaved", v) for v in (1, 2, 3)),
-    ]
-    times = [(1, 0), (2, 0), (1.5, 0.4)]
+    kinds = [(name, 1) for name in schedules.SCHEDULES] + [("interleaved", 2), ("interleaved", 3)]
+    ranks, micros, times = [1, 2, 3, 4, 8], [1, 3, 8, 9, 10, 16], [(1, 0), (2, 0), (1.5, 0.4)]
     cases = [
         (name, p, m, v, *time)
-        for (name, v), p, m, time in itertools.product(
-            kinds, [1, 2, 3, 4, 8], [1, 3, 8, 9, 10, 16], times
-        )
+        for (name, v), p, m, time in itertools.product(kinds, ranks, micros, times)
     ]
     for case, found in javascript(cases):
         name, p, m, v, backward, link = case
@@ -69,34 +67,31 @@ def test_the_page_plays_the_same_schedules():
             with pytest.raises(CourseError):
                 schedules.make(name, ranks=p, micro_batches=m, chunks=v)
             continue
+
         schedule = schedules.make(name, ranks=p, micro_batches=m, chunks=v)
-        assert found["all"] == [
-            [[s.letter, s.stage, s.micro] for s in order] for order in schedule.orders
-        ], case
+        steps = [[[s.letter, s.stage, s.micro] for s in order] for order in schedule.orders]
+        assert found["all"] == steps, case
         assert found["held"] == pytest.approx(schedule.held), case
+
         timeline = schedule.simulate(backward=backward, link=link)
-        where = {
-            step.label: [step.letter, step.stage, step.micro]
-            for order in schedule.orders
-            for step in order
-        }
-        ours = sorted(
-            [s.rank, *where[s.name], s.start, s.end] for s in timeline.spans if s.lane == "compute"
-        )
-        theirs = sorted(s for s in found["spans"] if s[1] != "S")
-        assert [s[:4] for s in theirs] == [s[:4] for s in ours], case
-        assert [t for s in theirs for t in s[4:]] == pytest.approx(
-            [t for s in ours for t in s[4:]]
-        ), case
-        assert len(found["spans"]) - len(theirs) == sum(
-            s.lane == "communication" for s in timeline.spans
-        ), case
+        where = {s.label: (s.letter, s.stage, s.micro) for order in schedule.orders for s in order}
+        work = [s for s in timeline.spans if s.lane == "compute"]
+        ours = sorted((s.rank, *where[s.name], s.start, s.end) for s in work)
+        theirs = sorted(tuple(s) for s in found["spans"] if s[1] != "S")
+        assert len(theirs) == len(ours), case
+        for their, our in zip(theirs, ours, strict=True):
+            assert their[:4] == our[:4], case
+            assert their[4:] == pytest.approx(our[4:]), case
+        messages = len(timeline.spans) - len(work)
+        assert len(found["spans"]) - len(theirs) == messages, case
         assert all(part in found["says"] for part in says(schedule, timeline)), case
         assert (found["frame"].count(">rank "), found["frame"].count("NaN")) == (p, 0), case
     ((_, classic),) = javascript([("GPipe", 2, 3, 1, 1, 0)])
     assert classic["says"] == (
-        "One step takes 8. Ranks wait 25.0 % of it: (p \N{MINUS SIGN} 1)/(m + p \N{MINUS SIGN} 1) = 1/4. "
-        "Micro-batches whose activations a rank holds at the most: 3, 3. All ranks are busy at t = 1, 2, 5, 6."
+        "One step takes 8. Ranks wait 25.0 % of it: "
+        "(p \N{MINUS SIGN} 1)/(m + p \N{MINUS SIGN} 1) = 1/4. "
+        "Micro-batches whose activations a rank holds at the most: 3, 3. All ranks are busy at t = "
+        "1, 2, 5, 6."
     )
 
 

@@ -1,15 +1,10 @@
-"""Collectives and split products step by step: what they end with, and what each rank sends and holds on the way."""
+"""Collectives step by step: what they end with, and what each rank sends and holds on the way."""
 
 import itertools
-import json
 import math
-import re
-
-import torch
 
 from course_utils import pictures
-from course_utils.pictures.collective import NAMES, steps
-from course_utils.pictures.matmul import A, X
+from course_utils.pictures.collectives import NAMES, steps
 
 
 def test_each_collective_ends_with_what_it_is_for_in_as_few_steps_and_bytes():
@@ -27,9 +22,8 @@ def test_each_collective_ends_with_what_it_is_for_in_as_few_steps_and_bytes():
         for name, (count, held) in wanted.items():
             _, *found = steps(name, p)
             assert (found[-1].held, len(found)) == (held, count), (name, p)
-            if (
-                name != "broadcast"
-            ):  # each step a p-th of the message: 2(p - 1)/p of it for an all-reduce
+            # each step a p-th of the message: 2(p - 1)/p of it for an all-reduce
+            if name != "broadcast":
                 assert all({send.src for send in step.sends} == everyone for step in found)
 
 
@@ -50,29 +44,7 @@ def test_a_step_is_one_chunk_out_and_one_in_and_nobody_sends_what_it_has_not():
                     ), "added twice"
             before = step
         page = pictures.collective(name, p)
-        assert (
-            page.html.count("svg xmlns") == len(found) + 2
-        )  # the first one is there without JavaScript, too
+        # the first one is there without JavaScript, too
+        assert page.html.count("svg xmlns") == len(found) + 2
         assert page.alt.startswith(f"{name} on {p} ranks: {len(found)} steps; ")
         assert len(page.html) < 200_000
-
-
-def test_split_products_agree_with_torch():
-    answer = (torch.tensor(X) @ torch.tensor(A)).flatten()
-    for split, ranks in itertools.product(("column", "row"), (1, 2, 4)):
-        frames = json.loads(
-            re.search(r'json">(.*?)</script>', pictures.matmul(split, ranks).html)[1]
-        )["frames"]
-        found = [re.findall(r"text-align:center;[^>]*>(\d*)<", frame) for frame in frames]
-        cells = torch.tensor([[int(n or -1) for n in numbers] for numbers in found])
-        start, computed, whole = cells.reshape(
-            3, ranks, 32
-        )  # a rank's 8 numbers of x, 16 of A and 8 of y
-        there = computed[:, 24:] >= 0
-        assert torch.equal((computed[:, 24:] * there).sum(0), answer)
-        assert there.sum(1).eq(8 // ranks if split == "column" else 8).all(), (
-            "finished, or parts of a sum"
-        )
-        assert whole[:, 24:].eq(answer).all()
-        assert start[:, 24:].eq(-1).all()
-        assert (start[:, 8:24] >= 0).sum(0).eq(1).all(), "every number of A lies on one rank"

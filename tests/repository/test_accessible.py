@@ -1,16 +1,18 @@
-"""Pictures can be read by everybody: they carry a text, their colours are seen on light and dark pages, their controls
-are real ones. What the keyboard does with these is tested in tests/browser.
+"""Pictures can be read by everybody: they carry a text, their colours are seen on light and dark
+pages, their controls are real ones. What the keyboard does with these is tested in tests/browser.
 
-What is asked is WCAG 2.2, level AA: 4.5:1 for text, 3:1 for lines and marks, against JupyterLab's two pages. A PNG does
-not know its page; the most that one colour can have on both is 4.3:1.
+What is asked is WCAG 2.2, level AA: 4.5:1 for text, 3:1 for lines and marks, against JupyterLab's
+two pages. A PNG does not know its page; the most that one colour can have on both is 4.3:1.
 """
 
 import json
 import re
+from collections.abc import Callable
 from contextlib import chdir
 from html.parser import HTMLParser
-from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
@@ -18,8 +20,9 @@ from matplotlib.text import Text
 
 from course_utils import Span, Timeline, discover, pictures, schedules, style
 from course_utils.checks.verdict import Verdict
-from course_utils.lessons import choosing, course_map
-from course_utils.pictures import curves
+from course_utils.lessons import course_map, published_runs, strategy_map
+from course_utils.pictures import curves, gantt_chart
+from course_utils.pictures.picture import to_png
 from course_utils.planner import Cluster
 from tests.test_style import contrast
 
@@ -36,6 +39,7 @@ PIPES = {
     "two": schedules.make("zero-bubble", ranks=2, micro_batches=4).simulate(),
 }
 A100 = Cluster(memory=72e9, flops=175e12, bandwidth=250e9, latency=3e-6)
+STRATEGIES = published_runs.MODELS, (1, 64), A100
 CURVES = {"loss": {rank: ([1, 2, 3], [rank, 2.0, 3.0 + rank]) for rank in range(8)}}
 
 
@@ -45,26 +49,30 @@ def seen(color: str) -> float:
 
 
 class Reader(HTMLParser):
-    """What a picture's HTML says, in which colours; `text` has (text, its colour, the colour of the box it is on)."""
+    """What a picture's HTML says, in which colours; `text` has (text, its colour, the colour of the
+    box it is on).
+    """
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.within, self.text, self.drawn, self.tags = [("", "currentColor", None)], [], [], []
+        self.within: list = [("", "currentColor", None)]
+        self.text: list = []
+        self.drawn: list = []
+        self.tags: list = []
         self.feed(re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL))
 
     def handle_starttag(self, tag: str, attributes: list) -> None:
         _, color, box = self.within[-1]
         found = dict(attributes)
         look = dict(re.findall(r"(?:^|;)\s*([\w-]+):([^;]+)", found.get("style") or ""))
-        color = NAMED.get(color := look.get("color", color), color).replace(
-            "inherit", "currentColor"
-        )
-        color = found.get("fill", color) if tag in ("text", "tspan", "g", "svg") else color
+        color = look.get("color", color).replace("inherit", "currentColor")
+        color = NAMED.get(color, color)
+        if tag in ("text", "tspan", "g", "svg"):
+            color = found.get("fill", color)
         box = next(iter(HEX.findall(look.get("background", ""))), box)
         self.tags.append((tag, found))
-        self.drawn.append(
-            HEX.findall(f"{found.get('style')} {found.get('fill')} {found.get('stroke')}")
-        )
+        looks = f"{found.get('style')} {found.get('fill')} {found.get('stroke')}"
+        self.drawn.append(HEX.findall(looks))
         if tag not in ("br", "img", "input"):
             self.within.append((tag, color, box))
 
@@ -85,17 +93,9 @@ def pages() -> dict[str, str]:
         state: Verdict("name", state, "Some `code`.", "2", "3")
         for state in ("solved", "wrong", "not yet")
     }
-    players = {
-        "collective": pictures.collective("reduce-scatter", 8),
-        "matmul": pictures.matmul("row", 4),
-    }
-    data = {
-        kind: json.loads(re.search(r'json">(.*?)</script>', player.html)[1])
-        for kind, player in players.items()
-    }
-    frames = {
-        f"{kind}, frame {i}": frame for kind in data for i, frame in enumerate(data[kind]["frames"])
-    }
+    player = pictures.collective("reduce-scatter", 8)
+    data = json.loads(re.search(r'json">(.*?)</script>', player.html)[1])
+    frames = {f"collective, frame {i}": frame for i, frame in enumerate(data["frames"])}
     with chdir(ROOT / "notebooks"):
         path = course_map()
     drawn = {
@@ -115,7 +115,8 @@ def pages() -> dict[str, str]:
 
 
 def test_html_can_be_read_on_both_pages() -> None:
-    for kind, page in ((kind, Reader(page)) for kind, page in pages().items()):
+    for kind, html in pages().items():
+        page = Reader(html)
         assert page.text
         for text, color, box in page.text:
             if text in MARKS and color != "currentColor":
@@ -133,33 +134,35 @@ def test_html_can_be_read_on_both_pages() -> None:
 @pytest.mark.parametrize(
     ("module", "draw"),
     [
+        (curves, lambda: pictures.curves_png(CURVES, alt="curves", title="A title", foot="A foot")),
+        (gantt_chart, lambda: pictures.gantt(Timeline(ROLES))),
+        (gantt_chart, lambda: pictures.pipelines(PIPES, title="A title", foot="A foot")),
         (
-            "pictures.curves",
-            lambda: pictures.curves_png(CURVES, alt="curves", title="A title", foot="A foot"),
-        ),
-        ("pictures.gantt", lambda: pictures.gantt(Timeline(ROLES))),
-        ("pictures.gantt", lambda: pictures.pipelines(PIPES, title="A title", foot="A foot")),
-        (
-            "lessons.choosing",
-            lambda: choosing.page(choosing.MODELS, (1, 64), A100, batch=64, title="A title"),
+            strategy_map,
+            lambda: strategy_map.page(*STRATEGIES, batch=64, peak=3e14, title="A title"),
         ),
     ],
 )
 def test_text_of_a_png_can_be_read_on_both_pages(
-    module: str, draw, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, draw: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = import_module(f"course_utils.{module}")
-    figures, to_png = [], there.to_png
-    monkeypatch.setattr(there, "to_png", lambda figure: figures.append(figure) or to_png(figure))
+    figures = []
+
+    def keep(figure: Any) -> bytes:
+        figures.append(figure)
+        return to_png(figure)
+
+    monkeypatch.setattr(module, "to_png", keep)
     assert draw()._repr_png_()[1]["alt"]
-    texts = [text for text in figures[0].findobj(Text) if text.get_text() and text.get_visible()]
+    (figure,) = figures
+    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
     for text in texts:
         color = to_hex(text.get_color())
         assert color in NAMED.values() or seen(color) >= ON_A_PNG, (text.get_text(), color)
 
 
 def test_text_can_be_read_on_every_box() -> None:
-    shades = [pale for _, pale in import_module("course_utils.pictures.gantt").SHADES.values()]
+    shades = [pale for _, pale in gantt_chart.SHADES.values()]
     for color in {*style.ROLE.values(), *style.RANK, *shades} - {style.ROLE["idle"]}:
         assert contrast(NAMED[style.ink(color)], color) >= 4.5, color
 
@@ -182,11 +185,9 @@ def test_outputs_of_notebooks_carry_a_text(notebook: Path) -> None:
             for tag, found in page.tags:
                 assert tag != "img" or found.get("alt")
                 assert "onclick" not in found or tag == "button"
-            if {"svg", "script"} & {tag for tag, _ in page.tags} or "<script" in str(
-                out.get("data", "")
-            ):
-                labelled = [
-                    found for _, found in page.tags if found.get("role") in ("img", "group")
-                ]
+            drawn = any(tag in ("svg", "script") for tag, _ in page.tags)
+            if drawn or "<script" in str(out.get("data", "")):
+                roles = "img", "group"
+                labelled = [found for _, found in page.tags if found.get("role") in roles]
                 assert labelled, f"the drawing of {source[-200:]!r} has no role"
                 assert all(found.get("aria-label", "").strip() for found in labelled)

@@ -1,4 +1,4 @@
-"""How make builds the environments and opens the course. A script plays Python, pip and JupyterLab."""
+"""How make builds the environments and opens the course: a script plays Python, pip, JupyterLab."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ linux = pytest.mark.skipif(
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Path:
+def house(tmp_path):
     """A checkout, as far as the Makefile needs it; a space in its name, as in some home folders."""
     folder = tmp_path / "a course"
     shutil.copytree(ROOT / "tools" / "jupyter", folder / "tools" / "jupyter")
@@ -41,16 +41,14 @@ def house(tmp_path: Path) -> Path:
 
 
 def start(house: Path, *words: str, **environment: str) -> subprocess.Popen:
-    clean = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("MAKE", "XLA", "CPU", "TORCH"))
-    }
-    command = ["make", f"PYTHON={house.parent / 'player'}", *words]
+    environment |= {"HOUSE": str(house)}
+    for name, value in os.environ.items():
+        if not name.startswith(("MAKE", "XLA", "CPU", "TORCH")):
+            environment.setdefault(name, value)
     return subprocess.Popen(
-        command,
+        ["make", f"PYTHON={house.parent / 'player'}", *words],
         cwd=house,
-        env=clean | {"HOUSE": str(house)} | environment,
+        env=environment,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -66,24 +64,21 @@ def make(house: Path, *words: str, **environment: str) -> tuple[str, str]:
     return said, "\n".join(call for call in calls if "-m venv" in call or "install -r" in call)
 
 
-def test_a_python_that_does_not_fit(house: Path) -> None:
+def test_a_python_that_does_not_fit(house):
     assert "The course needs Python 3.11 to 3.14" in make(house, "course", UNFIT="1")[0]
     assert not (house / ".venv").exists()
 
 
 @linux
-def test_built_once_brought_up_to_date_and_built_again(house: Path) -> None:
+def test_built_once_brought_up_to_date_and_built_again(house):
     calls = make(house, "env")[1]
     assert calls.count("venv --clear") == calls.count("install -r") == 2
     assert (house / ".venv/share/jupyter/kernels/xla/kernel.json").exists()
     assert make(house, "env") == ("", "")
     os.utime(house / "requirements-xla.txt")
     calls = make(house, "env")[1]
-    assert ("clear" in calls, calls.count("requirements-xla.txt"), calls.count("\n")) == (
-        False,
-        1,
-        0,
-    )
+    assert "install -r requirements-xla.txt" in calls
+    assert len(calls.splitlines()) == 1
     (house / ".venv/ready").unlink()  # as an interrupted build leaves it
     assert make(house, "env", "XLA=0")[1].count("venv --clear .venv\n") == 1
     moved = house.rename(house.parent / "moved")
@@ -91,19 +86,18 @@ def test_built_once_brought_up_to_date_and_built_again(house: Path) -> None:
 
 
 @linux
-def test_the_cpu_build_of_pytorch(house: Path) -> None:
+def test_the_cpu_build_of_pytorch(house):
     links = "--find-links https://mirror/cpu/torch/"
+    mirror = "TORCH_CPU_INDEX=https://mirror/cpu"
     for word, silent, given in [("", "", 1), ("", "1", 0), ("CPU=1", "1", 1), ("CPU=0", "", 0)]:
         shutil.rmtree(house / ".venv-xla", ignore_errors=True)
-        said, calls = make(
-            house, "env", "TORCH_CPU_INDEX=https://mirror/cpu", *word.split(), SILENT=silent
-        )
+        said, calls = make(house, "env", mirror, *word.split(), SILENT=silent)
         assert calls.splitlines()[-1].count(links) == given, (word, silent)
         assert ("does not answer" in said) == (silent == "1" and not word)
 
 
 @linux
-def test_the_build_behind_jupyterlab_ends_with_it_and_goes_on_at_the_next(house: Path) -> None:
+def test_the_build_behind_jupyterlab_ends_with_it_and_goes_on_at_the_next(house):
     (house / "hang").touch()
     lab = start(house, "lab")
     try:

@@ -1,4 +1,6 @@
-"""The processes of one launch, seen from the notebook: start them, hear them, say what failed, leave nothing behind."""
+"""The processes of one launch, seen from the notebook: start them, hear them, say what failed,
+leave nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -19,52 +21,51 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 from ..errors import CourseError, RankError, in_words
-from ..pictures import board
 from ..pictures.live import LivePlot
 from ..timeline import Span, Timeline
-from . import rank as inside
-from .failures import Failure, Whereabouts, died, failed, too_late
-from .report import Task
+from .failures import Failure, Stacks, Whereabouts, died, failed, raised, too_late
+from .rank import main as rank_main
 from .run import Output, Run
 from .server import fork, warm_up
+from .wire import Task
 
-GRACE = 0.5  # seconds between asking a process to end and ending it
-TICK = 1.0  # seconds between looks at ranks that say nothing
+GRACE = 0.5  # seconds between asking a process to end and killing it
+TICK = 1.0  # seconds at most that the supervisor listens before it looks at its limits
 NEWS = 0.1  # seconds in which the other ranks' news may arrive before the first cause is named
 
 
-class Member(NamedTuple):
+class Worker(NamedTuple):
     """One process of a launch, and what comes from it."""
 
-    ranks: list[int]  # that it is: one, or on a TPU's virtual cores all of them
+    ranks: list[int]  # those in it: one, or all of a TPU's virtual cores
     process: BaseProcess
     messages: Connection
     output: Connection  # what it prints
 
 
-class Crew:
+class Supervisor:
     """All ranks of one launch: what they send fills `run`, what they report is drawn by `live`."""
 
-    main = staticmethod(inside.main)  # what each process runs
-    together = False  # all in one process
+    main = staticmethod(rank_main)  # what each process runs
+    together = False  # whether all ranks share one process
 
     def __init__(self, run: Run, *, live: LivePlot | None, show: bool) -> None:
-        self.run, self.live, self.output = run, live, Output(run.unit, show=show)
-        self.members: list[Member] = []
-        self.sources: dict[Any, Callable[[], None]] = {}  # what may have news: how to take them
+        self.run, self.live = run, live
+        self.output = Output(run.unit, show=show)
+        self.workers: list[Worker] = []
+        self.sources: dict[Any, Callable[[], None]] = {}  # where news come from: who takes them
         self.done: set[int] = set()
         self.failures: list[Failure] = []
         self.heard = time.monotonic()  # when the last news came
         self.whereabouts = Whereabouts(run)
         self.spans: list[Span] = []
 
-    def work(self, task: Task, time_limit: float | None) -> Run:
-        """Start all ranks, hear them until all have returned or one failed, and leave nothing behind."""
+    def supervise(self, task: Task, time_limit: float | None) -> Run:
+        """Start all ranks, listen until all have returned or one failed, leave nothing behind."""
         if self.live is not None:
             self.live.open(self.run.unit)
-        atexit.register(
-            self.end
-        )  # called before multiprocessing's own exit handler, which would wait for the ranks
+        # Called before multiprocessing's own exit handler, which would wait for the ranks.
+        atexit.register(self.end)
         try:
             with uninterrupted():  # else an interrupt might leave a process that nobody knows of
                 self._start(pickle.dumps(task))
@@ -72,9 +73,8 @@ class Crew:
             self._drain()
         except KeyboardInterrupt as error:
             # IPython's hook; scripts see the usual traceback.
-            error._render_traceback_ = partial(
-                in_words, error, f"interrupted; every {self.run.unit} was ended."
-            )
+            words = f"interrupted; every {self.run.unit} was ended."
+            error._render_traceback_ = partial(in_words, error, words)  # ty: ignore
             raise
         finally:
             with uninterrupted():
@@ -86,23 +86,24 @@ class Crew:
     def _start(self, task: bytes) -> None:
         warm_up()
         everyone = list(range(self.run.ranks))
-        for ranks in [everyone] if self.together else [[rank] for rank in everyone]:
+        groups = [everyone] if self.together else [[rank] for rank in everyone]  # of each process
+        for ranks in groups:
             messages, theirs = mp.Pipe()
             output, printed = mp.Pipe(duplex=False)
             try:
                 process = fork(self.main, ranks, theirs, printed, task)
             except (EOFError, OSError) as error:
                 raise CourseError(
-                    f"no rank could be forked ({error!r}): the server that ranks are forked from ended; "
-                    "`python -m course_utils.ranks.preload` in a terminal may show why"
+                    f"no rank could be forked ({error!r}): the server that ranks are forked from "
+                    "ended; `python -m course_utils.ranks.preload` in a terminal may show why"
                 ) from error
             theirs.close()
             printed.close()
-            member = Member(ranks, process, messages, output)
-            self.members.append(member)
-            self.sources[process.sentinel] = partial(self._died, member)
-            self.sources[messages] = partial(self._receive, member)
-            self.sources[output] = partial(self._read, member)
+            worker = Worker(ranks, process, messages, output)
+            self.workers.append(worker)
+            self.sources[process.sentinel] = partial(self._died, worker)
+            self.sources[messages] = partial(self._receive, worker)
+            self.sources[output] = partial(self._read, worker)
 
     def _listen(self, time_limit: float) -> None:
         end = time.monotonic() + time_limit
@@ -110,12 +111,16 @@ class Crew:
             while len(self.done) < self.run.ranks:
                 if self.failures:
                     raise self._failed()
-                if (left := end - time.monotonic()) <= 0:
+                left = end - time.monotonic()
+                if left <= 0:
                     self._drain()
                     stacks = self.whereabouts.of(range(self.run.ranks))
                     raise too_late(self.run, time_limit, self.done, stacks)
                 self.whereabouts.tell(self.heard, self.done, end)
-                self._hear(min(left, TICK if self.live is None else self.live.tick()))
+                pause = TICK
+                if self.live is not None:
+                    pause = self.live.tick()  # draws, if a frame is due
+                self._hear(min(left, pause))
         finally:
             self.whereabouts.show("")
 
@@ -132,20 +137,22 @@ class Crew:
         for _ in range(4):  # what pipes hold, not more, since a rank may print for ever
             self._hear(0.0)
 
-    def _receive(self, member: Member) -> None:
+    def _receive(self, worker: Worker) -> None:
         try:
-            rank, kind, *values = member.messages.recv()
+            rank, kind, *values = worker.messages.recv()
         except (EOFError, OSError):
-            del self.sources[member.messages]
+            del self.sources[worker.messages]
             return
-        if kind != "at":
-            self.heard = time.monotonic()
         if kind == "at":
             self.whereabouts.hear(rank, *values)
-        elif kind == "metrics":
+            return
+
+        self.heard = time.monotonic()
+        if kind == "metrics":
             self.run.metrics += values[0]
-            for record in values[0] if self.live is not None else ():
-                self.live.add(record)
+            if self.live is not None:
+                for record in values[0]:
+                    self.live.add(record)
         elif kind == "output":
             self.output.add(rank, values[0])
         elif kind == "spans":
@@ -159,32 +166,40 @@ class Crew:
             self.done.add(rank)
         elif kind == "error":
             at, name, message, frames, traceback = values
-            said = f" raised {name}" + f": {message}" * bool(message)
             if name == "SystemExit":
-                said = f" called sys.exit({message}) before its function returned"
-            self.failures.append(Failure(at, rank, name, self.who(rank) + said, frames, traceback))
+                said = f"called sys.exit({message}) before its function returned"
+            else:
+                said = raised(name, message)
+            failure = Failure(at, rank, name, f"{self.who(rank)} {said}", frames, traceback)
+            self.failures.append(failure)
 
-    def _read(self, member: Member) -> None:
+    def _read(self, worker: Worker) -> None:
         self.heard = time.monotonic()
-        if data := os.read(member.output.fileno(), 1 << 16):
-            self.output.add(None if self.together else member.ranks[0], data)
+        data = os.read(worker.output.fileno(), 1 << 16)
+        if data:
+            self.output.add(None if self.together else worker.ranks[0], data)
         else:
-            del self.sources[member.output]
+            del self.sources[worker.output]
 
-    def _died(self, member: Member) -> None:
-        del self.sources[member.process.sentinel]
-        member.process.join(1)
-        while member.messages in self.sources and member.messages.poll():
-            self._receive(member)
-        if not self.done.union(failure.rank for failure in self.failures).issuperset(member.ranks):
-            first, *others = member.ranks
-            who = (
-                f"the process of the {len(member.ranks)} {self.run.unit}s"
-                if others
-                else self.who(first)
-            )
-            cause, said = died(who, member.process.exitcode)
-            self.failures.append(Failure(0.0, None if others else first, cause, said, [], ""))
+    def _died(self, worker: Worker) -> None:
+        del self.sources[worker.process.sentinel]
+        worker.process.join(1)
+        while worker.messages in self.sources and worker.messages.poll():
+            self._receive(worker)
+        heard_of = self.done | {failure.rank for failure in self.failures}
+        if heard_of.issuperset(worker.ranks):
+            return
+
+        if len(worker.ranks) == 1:
+            [rank] = worker.ranks
+            who = self.who(rank)
+        else:
+            rank = None
+            who = f"the process of the {self.run.units}"
+        exitcode = worker.process.exitcode
+        assert exitcode is not None, "its sentinel said that it has ended"
+        cause, said = died(who, exitcode)
+        self.failures.append(Failure(0.0, rank, cause, said, [], ""))
 
     # What is said of them.
 
@@ -195,60 +210,52 @@ class Crew:
         end = time.monotonic() + NEWS
         while (left := end - time.monotonic()) > 0:
             self._hear(left)
-        first, stacks = min(self.failures, key=lambda failure: failure.time), {}
+        first = min(self.failures, key=lambda failure: failure.time)
+        stacks: Stacks = {}
         if not first.traceback:
             stacks = self.whereabouts.of(set(range(self.run.ranks)) - self.done - {first.rank})
-            # Peers that lost the connection have left the place where they were; their errors remember it.
-            stacks |= {
-                failure.rank: failure.frames[::-1] for failure in self.failures if failure.traceback
-            }
+            # Peers that lost the connection are no longer where they waited; their errors say it.
+            for failure in self.failures:
+                if failure.traceback and failure.rank is not None:
+                    stacks[failure.rank] = failure.frames[::-1]
         return failed(self.run, first, stacks)
 
     # The end.
 
     def _join(self) -> None:
         end = time.monotonic() + GRACE
-        for member in self.members:
-            member.process.join(max(0.0, end - time.monotonic()))
+        for worker in self.workers:
+            worker.process.join(max(0.0, end - time.monotonic()))
 
     def end(self) -> None:
-        """End every process, the ranks' own children included, and close everything; a second time changes nothing."""
-        for member in self.members:
-            member.messages.close()  # who has returned then ends by itself
+        """End every process, ranks' children included, and close everything; once is enough."""
+        for worker in self.workers:
+            worker.messages.close()  # who has returned then ends by itself
         if len(self.done) == self.run.ranks:
             self._join()
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for member in self.members:
+            for worker in self.workers:
+                group = worker.process.pid
+                assert group, "0 would be the notebook's own group"
                 try:
-                    os.killpg(member.process.pid, number)
+                    os.killpg(group, number)
                 except (ProcessLookupError, PermissionError):  # no group yet, or nobody left in it
-                    if member.process.is_alive():
-                        member.process.kill()
+                    if worker.process.is_alive():
+                        worker.process.kill()
             self._join()
-        for member in self.members:
-            member.output.close()
-        self.members, self.sources = [], {}
+        for worker in self.workers:
+            worker.output.close()
+        self.workers = []
+        self.sources = {}
 
     def _finish(self, seconds: float) -> None:
-        """Complete the run and its plot; what the first rank that reported measured goes to the reader's board."""
-        run, lasts = self.run, {}
-        run.seconds, run.timeline, run.output = (
-            seconds,
-            Timeline(self.spans),
-            self.output.texts(run.ranks),
-        )
-        run.metrics.sort(key=lambda record: record["time"])
+        """Complete the run and its plot."""
+        self.run.seconds = seconds
+        self.run.timeline = Timeline(self.spans)
+        self.run.output = self.output.texts(self.run.ranks)
+        self.run.metrics.sort(key=lambda record: record["time"])
         if self.live is not None:
             self.live.close()
-        for record in run.metrics if len(self.done) == run.ranks else ():
-            if record["rank"] == run.metrics[0]["rank"]:
-                lasts |= {
-                    name: value
-                    for name, value in record.items()
-                    if name not in ("rank", "time", "step")
-                }
-        title, on = getattr(self.live, "title", ""), f"{run.units}, {run.device}"
-        board.note(run.name, lasts, title=title, on=on, seconds=run.seconds)
 
 
 @contextlib.contextmanager

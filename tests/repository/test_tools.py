@@ -1,4 +1,6 @@
-"""What contributors run: notebooks executed again, drift refused; the repository's address written and taken out."""
+"""What contributors run: notebooks executed again, drift refused; the repository's address written
+and taken out.
+"""
 
 import shutil
 from collections import namedtuple
@@ -20,7 +22,7 @@ Times = namedtuple("Times", "user idle steal")
 
 
 @pytest.fixture(autouse=True)
-def idle(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def idle(monkeypatch):
     """The per cent of the CPU that the next looks find idle; then all of it."""
     looks: list[float] = []
     clock = count()
@@ -40,7 +42,7 @@ def saved(folder: Path, source: str, tag: str = "nbval-check-output") -> Path:
     return folder / "page.ipynb"
 
 
-def test_drift_and_errors_are_refused_until_drift_is_accepted(tmp_path: Path) -> None:
+def test_drift_and_errors_are_refused_until_drift_is_accepted(tmp_path):
     path = saved(tmp_path, "import ipywidgets\nprint(6 * 7)\nipywidgets.IntSlider()")
     before = path.read_text()
     assert "+42" in execute(path)
@@ -57,7 +59,7 @@ def test_drift_and_errors_are_refused_until_drift_is_accepted(tmp_path: Path) ->
     assert not nbformat.read(path, 4).cells[0].outputs
 
 
-def test_a_claim_must_be_true(tmp_path: Path) -> None:
+def test_a_claim_must_be_true(tmp_path):
     for source, said in (
         ("print('a: True')", ""),
         ("print(True, '\\nb: False')", "b: False"),
@@ -68,9 +70,7 @@ def test_a_claim_must_be_true(tmp_path: Path) -> None:
         assert bool(nbformat.read(path, 4).cells[0].outputs) == (not said) == (not why)
 
 
-def test_a_machine_with_other_work_is_refused_and_waited_for(
-    tmp_path: Path, idle: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_with_other_work_is_refused_and_waited_for(tmp_path, idle, monkeypatch):
     path = saved(tmp_path, "1", "free")
     idle += [80]
     assert "20 % of the CPU was used" in execute(path), "before"
@@ -83,7 +83,7 @@ def test_a_machine_with_other_work_is_refused_and_waited_for(
     assert "10% of the CPU time was stolen" in execute(path)
 
 
-def test_the_address_is_written_and_taken_out_again(tmp_path: Path) -> None:
+def test_the_address_is_written_and_taken_out_again(tmp_path):
     shutil.copy(ROOT / "README.md", tmp_path)
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns(".*"))
 

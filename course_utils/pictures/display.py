@@ -1,18 +1,24 @@
-"""Places of a cell's output in which the next thing shown replaces the last: what live plots and knobs draw in."""
+"""Places of a cell's output in which the next thing shown replaces the last: what live plots and
+knobs draw in.
+"""
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 
 def shell() -> Any:
-    """The notebook's shell; None in a script, a rank, or IPython in a terminal, which cannot redraw."""
-    found = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    """The notebook's shell; None in a script, a rank, or IPython in a terminal, which cannot
+    redraw.
+    """
+    if "IPython" not in sys.modules:
+        return None
+    found = sys.modules["IPython"].get_ipython()
     return found if getattr(found, "kernel", None) is not None else None
 
 
-class Place:
+class Display:
     """One display; it appears in the running cell when something is first shown in it."""
 
     _handle: Any = None
@@ -33,28 +39,28 @@ class Place:
 
 
 _plots: set[Any] = set()  # that draw in this cell, or in its knobs
-_lent: Place | None = None
+_lent: Display | None = None
 
 
-def place_of(plot: Any) -> Place:
-    """Where `plot` draws until the cell ends, or the run of its knobs; then it is closed, and has no place."""
+def display_of(plot: Any) -> Display:
+    """Where `plot` draws until the cell ends, or the run of its knobs; then it is closed."""
     _plots.add(plot)
     shell().events.register("post_run_cell", close_all)  # a second time changes nothing
-    return _lent or Place()
+    return _lent or Display()
 
 
 def close_all(*_: object) -> None:
     while _plots:
         plot = _plots.pop()
         plot.close()
-        plot.place = None
+        plot.display = None
 
 
 @contextlib.contextmanager
-def drawing_in(place: Place) -> Iterator[None]:
-    """Let live plots draw in this place, and close those that are left open."""
+def drawing_in(display: Display) -> Generator[None]:
+    """Let live plots draw in this display, and close those that are left open."""
     global _lent
-    _lent = place
+    _lent = display
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The pipeline explorer: sliders and a schedule drawn from them, in the page itself, with no kernel and no network."""
+"""The pipeline explorer: sliders and a schedule drawn from them, in the page itself."""
 
 import base64
 import html
@@ -6,8 +6,8 @@ import json
 
 from .. import style
 from ..schedules import SCHEDULES, make
-from .gantt import SHADES, pipelines
-from .picture import Picture, script
+from .gantt_chart import SHADES, pipelines
+from .picture import Picture, controls, script
 
 COLORS = {
     "F": SHADES["forward"],
@@ -22,10 +22,11 @@ CONTROLS = [  # name in the state, words, least, most, step
     ("ratio", "backward : forward", 0.5, 3, 0.5),
     ("link", "link time", 0, 1, 0.1),
 ]
+MARK = "display:inline-block;width:11px;height:11px"
 
 
 def explorer() -> Picture:
-    """A pipeline to play with, in the page itself: sliders for all of its numbers; a PNG where no JavaScript runs."""
+    """A pipeline to play with: sliders for all of its numbers; a PNG where no JavaScript runs."""
     first = pipelines(
         {"GPipe, 3 micro-batches on 2 ranks": make("GPipe", ranks=2, micro_batches=3).simulate()},
         unit="forwards",
@@ -42,21 +43,22 @@ def explorer() -> Picture:
         "message on its way": COLORS["S"][0],
     }
     key = "".join(
-        f'<span style="padding-right:14px"><span style="display:inline-block;width:11px;height:11px;'
-        f'background:{color}"></span> {text}</span>'
+        f'<span style="padding-right:14px"><span style="{MARK};background:{color}"></span> '
+        f"{text}</span>"
         for text, color in marks.items()
     )
     alt = f"Pipeline explorer. {first.alt}"
+    drawn = base64.b64encode(first.png or b"").decode()
     return Picture(
-        f'<div data-course-pipeline data-lm-suppress-shortcuts="true" role="group" aria-label="{html.escape(alt)}" '
-        f'style="max-width:{style.WIDTH}px;font:{style.TEXT}px {style.FONT};padding:4px 8px;color:inherit">'
-        f'<div style="font-weight:600;font-size:{style.TEXT + 1}px">Pipeline explorer: who computes which micro-batch, '
-        f'when</div><div data-stage><img src="data:image/png;base64,{base64.b64encode(first.png).decode()}" '
+        f'<div data-course-pipeline {controls(alt)} style="{style.BOX};color:inherit">'
+        f'<div style="font-weight:600;font-size:{style.TEXT + 1}px">'
+        "Pipeline explorer: who computes which micro-batch, when</div>"
+        f'<div data-stage><img src="data:image/png;base64,{drawn}" '
         f'width="{style.WIDTH}" alt="{html.escape(first.alt)}"></div>'
         f'<div data-line aria-live="polite" style="min-height:50px;padding-top:4px"></div>'
-        f'<div data-key hidden style="opacity:.85">{key}<br>Numbers are micro-batches; pale boxes are every second '
-        "chunk. One forward through all that a rank holds takes 1.</div>"
+        f'<div data-key hidden style="opacity:.85">{key}<br>Numbers are micro-batches; pale '
+        "boxes are every second chunk. One forward through all that a rank holds takes 1.</div>"
         f'<script type="application/json">{stored}</script>'
-        f"<script>{script('schedules.js', 'explorer.js')}</script></div>",
+        f"<script>{script('schedules.js', 'pipeline_explorer.js')}</script></div>",
         alt,
     )

@@ -1,0 +1,262 @@
+"""Timelines as Gantt charts, PNGs: every viewer of notebooks shows them, without a kernel and
+without trust.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from .. import style
+from ..timeline import Timeline
+from .picture import FONTS, Picture, blank, to_png
+
+# Px beside, above and below the bars, and of a line of text.
+LEFT, RIGHT, HEAD, FOOT, LINE = 60, 26, 22, 60, 18
+# Px of a rank's compute lane, of all others together, and below a rank.
+HIGH, THIN, GAP = 20, 9, 7
+# Colours of a pipeline's boxes: of a rank's first chunk of the model, and, paler, of the next.
+SHADES = {
+    "forward": (style.ROLE["forward"], "#99C7E0"),
+    "backward": (style.ROLE["backward"], "#EEBF99"),
+    "backward-input": (style.ROLE["backward"], "#EEBF99"),
+    "backward-weight": (style.ROLE["optimizer"], "#99D8C7"),
+}
+KINDS = {"backward-input": "B, input half of a backward", "backward-weight": "W, weight half"}
+WAITING = style.GREY + "33"  # nearly transparent
+LOOKS = {role: (color, "none") for role, color in style.ROLE.items()}  # fill and edge
+LOOKS["idle"] = ("none", style.GREY)  # hollow, so that its name can be read on it
+
+
+class Box(NamedTuple):
+    """What is drawn for a span: left and wide in seconds, top and high in px."""
+
+    left: float
+    wide: float
+    top: float
+    high: float
+    fill: str
+    edge: str
+    text: str = ""
+
+
+def gantt(timeline: Timeline) -> Picture:
+    """A row per rank, a thin one below it for other lanes than "compute"; `Timeline` draws itself
+    with this.
+    """
+    others = sorted({s.lane for s in timeline.spans} - {"compute"})
+    row = HIGH + GAP
+    if others:
+        row += THIN + 2
+    boxes = []
+    for i, rank in enumerate(timeline.ranks):
+        boxes += _boxes(timeline, rank, row * i)
+
+    roles = sorted({s.role for s in timeline.spans}, key=[*LOOKS].index)
+    title = f"{timeline.title}: " if timeline.title else ""
+    says = _summary(timeline)
+    return _chart(
+        {says: (timeline.ranks, boxes)},
+        row,
+        timeline.seconds,
+        {role: LOOKS[role] for role in roles},
+        title=timeline.title,
+        alt=f"{title}Gantt chart of {len(timeline.spans):,} spans of "
+        f"{style.plural(len(timeline.ranks), 'rank')} over "
+        f"{style.duration(timeline.seconds, 4)}. {says}.",
+        foot=f"Thin rows: {', '.join(others)}." if others else "",
+    )
+
+
+def _boxes(timeline: Timeline, rank: int, top: float) -> list[Box]:
+    """The boxes of one rank: of its compute lane, and, thin, of all others."""
+    mine = [s for s in timeline.spans if s.rank == rank]
+    boxes = [
+        Box(s.start - timeline.start, s.seconds, top, HIGH, *LOOKS[s.role], s.name)
+        for s in mine
+        if s.lane == "compute"
+    ]
+    thin = [s for s in mine if s.lane != "compute"]
+    # What overlaps, as buckets under way at once do, lies one above the other.
+    overlapping = any(after.start < before.end for before, after in pairwise(thin))
+    levels = 3 if overlapping else 1
+    seam = 1 if overlapping else 0
+    for n, s in enumerate(thin):
+        level = top + HIGH + 2 + n % levels * THIN / levels
+        high = THIN / levels - seam
+        boxes.append(Box(s.start - timeline.start, s.seconds, level, high, *LOOKS[s.role]))
+    return boxes
+
+
+def pipelines(
+    timelines: Mapping[str, Timeline], *, title: str = "", foot: str = "", unit: str = "s"
+) -> Picture:
+    """Pipelines below each other on one axis of time (in `unit`), each box with the number of its
+    micro-batch.
+    """
+    panels = {
+        f"{name}: {timeline.idle():.1%} of the time is waiting": (
+            timeline.ranks,
+            _pipeline(timeline),
+        )
+        for name, timeline in timelines.items()
+    }
+    names = {s.name.split()[0] for timeline in timelines.values() for s in timeline.spans}
+    looks = {
+        KINDS.get(kind, kind): (fill, "none") for kind, (fill, _) in SHADES.items() if kind in names
+    }
+    ranks = max(len(timeline.ranks) for timeline in timelines.values())
+    alt = f"{title or 'Pipeline'}. Gantt chart of {ranks} ranks. {'; '.join(panels)}. {foot}"
+    return _chart(
+        panels,
+        HIGH + 4,
+        max(timeline.seconds for timeline in timelines.values()),
+        looks | {"waiting": (WAITING, style.GREY)},
+        title=title,
+        foot=foot,
+        unit=unit,
+        alt=alt.strip(),
+    )
+
+
+def _summary(timeline: Timeline) -> str:
+    """What the chart shows, in one sentence."""
+    if not timeline.seconds:
+        return "No spans were recorded"
+    if talk := sum(timeline.busy(rank, "communication") for rank in timeline.ranks):
+        share = f"{timeline.overlap() / talk:.0%}"
+        return f"{share} of the communication happens while the same rank computes"
+
+    takes: dict[str, float] = defaultdict(float)
+    for s in timeline.spans:
+        what = s.name if s.role == "other" else s.role
+        takes[what] += 0 if s.role == "idle" else s.seconds
+    first, most = max(takes.items(), key=lambda item: item[1])
+    share = f"{most / (len(timeline.ranks) * timeline.seconds):.0%}"
+    idle = timeline.idle()
+    waits = f", ranks wait {idle:.0%} of it" if idle >= 0.1 else ""
+    return f"{first.capitalize()} takes {share} of the time{waits}"
+
+
+def _pipeline(timeline: Timeline) -> list[Box]:
+    """Every second chunk is pale, with an edge, because pale is hard to see on white; behind them
+    all is waiting.
+    """
+    tops = {rank: i * (HIGH + 4) for i, rank in enumerate(timeline.ranks)}
+    boxes = [Box(0, timeline.seconds, top, HIGH, WAITING, "none") for top in tops.values()]
+    for s in timeline.spans:
+        kind, *words = s.name.split()  # "forward 3 of part 5"
+        if s.lane == "compute" and kind in SHADES:
+            full, pale = SHADES[kind]
+            odd = int(words[-1]) // len(tops) % 2 == 1
+            fill, edge = (pale, full) if odd else (full, "none")
+            left = s.start - timeline.start
+            boxes.append(Box(left, s.seconds, tops[s.rank], HIGH, fill, edge, words[0]))
+    return boxes
+
+
+def _chart(
+    panels: Mapping[str, tuple[tuple[int, ...], list[Box]]],
+    row: float,
+    seconds: float,
+    looks: Mapping[str, tuple[str, str]],
+    *,
+    title: str,
+    foot: str,
+    alt: str,
+    unit: str = "s",
+) -> Picture:
+    """Panels, (ranks, boxes) below their headings, on one time axis; `row`: px of a rank; `looks`:
+    the legend.
+    """
+    from matplotlib.patches import Patch
+
+    seconds = seconds or 1.0
+    width = style.WIDTH
+    heights = [max(1.0, row * len(ranks)) for ranks, _ in panels.values()]
+    top = 4 + HEAD + (LINE if title else 0)
+    below = LINE if foot else 0
+    bottom = FOOT + below
+    height = top + sum(heights) + HEAD * (len(panels) - 1) + bottom
+    figure = blank(width, height)
+    axes = figure.subplots(
+        len(panels),
+        squeeze=False,
+        sharex=True,
+        gridspec_kw={
+            "left": LEFT / width,
+            "right": 1 - RIGHT / width,
+            "top": 1 - top / height,
+            "bottom": bottom / height,
+            "hspace": HEAD * len(panels) / sum(heights),
+            "height_ratios": heights,
+        },
+    )[:, 0]
+
+    scale = 1
+    if unit == "s" and seconds < 10:
+        unit, scale = "ms", 1000
+    for ax, high, (heading, (ranks, boxes)) in zip(axes, heights, panels.items(), strict=True):
+        _draw(ax, boxes, scale, (width - LEFT - RIGHT) / seconds)
+        ax.set_title(heading, loc="left", pad=4, **FONTS)
+        middles = [row * i + HIGH / 2 for i in range(len(ranks))]
+        ax.set_yticks(middles, [f"rank {rank}" for rank in ranks])
+        ax.set(xlim=(0, scale * seconds), ylim=(high, 0), facecolor="none")
+        ax.tick_params(length=0, labelcolor=style.GREY, labelsize=FONTS["fontsize"])
+        ax.grid(axis="x", color=style.GREY, alpha=0.3, lw=0.7)
+        ax.set_axisbelow(True)
+        ax.spines[:].set_visible(False)
+    axes[-1].set_xlabel(f"time ({unit})", labelpad=2, **FONTS)
+    axes[-1].xaxis.set_major_formatter("{x:,g}")
+
+    heading = FONTS | {"fontsize": 9.7, "weight": "bold"}
+    figure.text(8 / width, 1 - 6 / height, title, va="top", **heading)
+    figure.text(8 / width, 5 / height, foot, **FONTS)
+    figure.legend(
+        [Patch(fc=fill, ec=edge, lw=0.8) for fill, edge in looks.values()],
+        looks,
+        ncols=len(looks) or 1,
+        loc="lower left",
+        bbox_to_anchor=(4 / width, below / height),
+        frameon=False,
+        fontsize=FONTS["fontsize"],
+        labelcolor=style.GREY,
+        handlelength=0.9,
+        handleheight=0.9,
+        borderpad=0.2,
+    )
+    return Picture("", alt, png=to_png(figure))
+
+
+def _draw(ax: Any, boxes: list[Box], scale: float, px: float) -> None:
+    """The boxes of a panel, with the texts that fit; `scale`: units of its axis a second, `px`:
+    pixels a second.
+    """
+    from matplotlib.collections import PolyCollection
+
+    boxes = sorted(boxes, key=lambda box: -box.wide)  # what is inside another lies on top
+    corners = []
+    for box in boxes:
+        seam = 0.9 / px if box.wide * px > 4 else 0  # to the next box
+        left, right = scale * box.left, scale * (box.left + box.wide - seam)
+        low = box.top + box.high
+        corners.append([(left, box.top), (right, box.top), (right, low), (left, low)])
+        if box.text and box.wide * px > 7 * len(box.text) + 3:
+            ax.text(
+                scale * (box.left + box.wide / 2),
+                box.top + box.high / 2,
+                box.text,
+                ha="center",
+                va="center_baseline",
+                color=style.GREY if box.fill == "none" else style.ink(box.fill),
+                fontsize=style.SMALL * 0.72,
+                parse_math=False,
+            )
+
+    # One collection: an artist for each box would take matplotlib minutes.
+    fills, edges = [box.fill for box in boxes], [box.edge for box in boxes]
+    ax.add_collection(PolyCollection(corners, fc=fills, ec=edges, lw=0.7))
+
+
+# How the last line of a cell draws a timeline.
+Timeline._repr_png_ = lambda timeline: gantt(timeline)._repr_png_()

@@ -1,0 +1,120 @@
+"""This host's TPUs, counted without touching them, and TorchTPU, their backend in torch.
+
+One process at a time has a TPU; alone on its host it takes all chips. Where TorchTPU (`torch_tpu`)
+is loaded, even a backward pass on the CPU or a seed opens them. So nothing loads it but `load`, in
+a rank that runs on a TPU or where `pick` gives one.
+"""
+
+import contextlib
+import io
+import socket
+import sys
+import warnings
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import NamedTuple
+
+PCI = Path("/sys/bus/pci/devices")
+GOOGLE = "0x1ae0"  # as vendor
+KINDS = {  # by device id, as in jax's hardware_utils
+    "0x0027": "v2/v3",
+    "0x005e": "v4",
+    "0x0062": "v5p",
+    "0x0063": "v5e",
+    "0x006f": "v6e",
+    "0x0076": "7x",
+}
+CUBE = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,2,2"}
+PLANE = {1: "1,1,1", 4: "2,2,1", 8: "2,4,1"}
+# How so many chips of a host are connected; other numbers are no slice. As TorchTPU 0.2.0 has them
+# in torch_tpu/_internal/utils/hardware.py.
+SLICES = {
+    "v4": CUBE,
+    "v5p": CUBE,
+    "v5e": PLANE,
+    "v6e": PLANE,
+    "7x": {2: "1,1,1,2", 4: "1,2,1,2", 8: "2,2,1,2"},
+}
+
+
+class Chips(NamedTuple):
+    """The TPUs of a host: "v5e" and how many."""
+
+    kind: str
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.count} \N{MULTIPLICATION SIGN} TPU {self.kind}"
+
+
+def chips() -> Chips | None:
+    """What is on the PCI bus; nothing is opened."""
+    kinds = []
+    for card in PCI.glob("*"):
+        if _text(card / "vendor") == GOOGLE and _text(card / "device") in KINDS:
+            kinds.append(KINDS[_text(card / "device")])
+    return Chips(kinds[0], len(kinds)) if kinds else None
+
+
+def version() -> str | None:
+    """TorchTPU's, "torch_tpu 0.2.0", if it is installed."""
+    return next(
+        (f"torch_tpu {package.version}" for package in distributions(name="torch_tpu")), None
+    )
+
+
+def slices() -> dict[int, str]:
+    """The numbers of ranks that can have a TPU each, and how those are connected."""
+    here = chips()
+    if here is None or version() is None:
+        return {}
+    return {n: shape for n, shape in SLICES.get(here.kind, {}).items() if n <= here.count}
+
+
+def is_open() -> bool:
+    """Whether this process has the TPU."""
+    module = getattr(sys.modules.get("torch"), "tpu", None)
+    if module is None:
+        return False
+    with warnings.catch_warnings(action="ignore"):  # it is experimental, it says
+        return module.is_initialized()
+
+
+def name_device() -> None:
+    """Let `torch.device("tpu")` exist, whether or not TorchTPU is loaded."""
+    import torch
+
+    torch.utils.rename_privateuse1_backend("tpu")
+
+
+def load() -> None:
+    """Make "tpu" a device of torch, with products of float32 as exact as on other devices."""
+    import torch
+
+    if "torch_tpu" not in sys.modules:
+        with contextlib.redirect_stderr(io.StringIO()):  # it prints what it registers
+            torch._import_device_backends()
+    torch.set_float32_matmul_precision("highest")  # by default TPUs multiply in bfloat16
+
+
+def rank_environment(ranks: int) -> dict[str, str]:
+    """What TorchTPU wants to find in every rank: how the chips are connected, and a port each.
+
+    As `torch.tpu.distributed.set_tpu_launch_env` does it, which sets them once for all launches.
+    """
+    with contextlib.ExitStack() as open_at_once:
+        sockets = [open_at_once.enter_context(_listener()) for _ in range(ranks)]
+        ports = [one.getsockname()[1] for one in sockets]
+    return {
+        "TORCH_TPU_TOPOLOGY": slices()[ranks],
+        "TORCH_TPU_SLICEBUILDER_ADDRESSES": ",".join(f"localhost:{port}" for port in ports),
+        "TF_CPP_MIN_LOG_LEVEL": "2",  # only errors
+    }
+
+
+def _listener() -> socket.socket:
+    return socket.create_server(("localhost", 0))
+
+
+def _text(file: Path) -> str:
+    return file.read_text().strip() if file.is_file() else ""

@@ -1,0 +1,31 @@
+"""The public API: importing it is cheap, and everything that it lists is there and documented."""
+
+import inspect
+import subprocess
+import sys
+
+import course_utils
+
+IMPORT = """
+import sys, threading, psutil
+import course_utils
+heavy = {"torch", "numpy", "matplotlib", "IPython", "sklearn"} & set(sys.modules)
+assert not heavy, f"imported: {heavy}"
+assert threading.active_count() == 1 and not psutil.Process().children()
+"""
+
+
+def test_import_is_light_silent_and_starts_nothing():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IMPORT], capture_output=True, text=True, timeout=600
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_is_public_is_there_and_documented():
+    for name in course_utils.__all__:
+        public = getattr(course_utils, name)
+        own = vars(public).get("__doc__") if inspect.isclass(public) else public.__doc__
+        # What a dataclass or a NamedTuple writes itself is its signature: "Span(rank: int, …".
+        documented = own and not own.startswith(f"{name}(")
+        assert documented, f"{name} has no docstring of its own"

@@ -1,0 +1,104 @@
+"""TPUs on a PCI bus of files: which numbers are slices, what the card says, where ranks run.
+
+That ranks compute on them is tested by nobody here: it takes TPUs, and TorchTPU.
+"""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from course_utils import DeviceError, discover, launch, tpus
+from course_utils.ranks.launch import placement
+from tests.files import write
+
+CARDS = {"v4": "0x005e", "v5e": "0x0063", "7x": "0x0076", "v2/v3": "0x0027"}
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """A host with so many TPUs of a kind, on which TorchTPU is installed, or not."""
+
+    def have(kind: str, count: int, *, torch_tpu: bool = True) -> None:
+        for i in range(count):
+            write(tmp_path, {f"{i}/vendor": "0x1ae0", f"{i}/device": CARDS[kind]})
+        installed = [SimpleNamespace(version="0.2.0")] if torch_tpu else []
+        monkeypatch.setattr(tpus, "PCI", tmp_path)
+        monkeypatch.setattr(tpus, "distributions", lambda name: installed)
+
+    monkeypatch.delenv("COURSE_DEVICE", raising=False)
+    return have
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "ranks"),
+    [
+        ("v5e", 1, [1]),
+        ("v5e", 4, [1, 4]),
+        ("v5e", 8, [1, 4, 8]),
+        ("v4", 4, [1, 2, 4]),
+        ("7x", 2, [2]),
+        ("v2/v3", 8, []),  # which TorchTPU does not take
+    ],
+)
+def test_numbers_of_chips_that_are_slices(host, kind, count, ranks):
+    host(kind, count)
+    assert [*tpus.slices()] == ranks
+    assert discover().ranks == (max(ranks) if ranks and max(ranks) > 1 else 4)
+
+
+def test_the_card(host):
+    host("v5e", 4)
+    card = repr(discover())
+    assert "TPU      ● native     4 \N{MULTIPLICATION SIGN} TPU v5e · torch_tpu 0.2.0\n" in card
+    assert "ranks    ● native     4 ranks on 4 TPUs; tpu_dist · real processes" in card
+    assert "GPU" not in card
+    assert "(2 of 4 TPUs are no slice); gloo" in discover().runs(2)
+    assert "(4 TPUs: too few); gloo" in discover().runs(8)
+
+
+def test_without_torchtpu_ranks_are_on_the_cpu(host):
+    host("v5e", 4, torch_tpu=False)
+    assert not tpus.slices()
+    assert placement(4, None) == (4, "cpu")
+    assert "4 \N{MULTIPLICATION SIGN} TPU v5e · this kernel has no torch_tpu" in repr(discover())
+
+
+def test_ranks_get_slices(host):
+    host("v5e", 4)
+    assert placement(None, None) == (4, "tpu")
+    assert placement(1, None) == (1, "tpu")
+    assert placement(2, None) == (2, "cpu")
+    assert placement(4, "cpu") == (4, "cpu")
+    with pytest.raises(DeviceError, match='or on "tpu", one device each, if they are 1, 4'):
+        placement(2, "tpu")
+
+
+def test_a_kernel_that_has_the_tpu(host, monkeypatch, capsys):
+    host("v5e", 4)
+    monkeypatch.setattr(tpus, "is_open", lambda: True)
+    assert placement(4, None) == (4, "cpu")
+    assert "The ranks run on the CPU: this kernel has opened the TPU" in capsys.readouterr().out
+    assert placement(4, "cpu") == (4, "cpu")
+    assert not capsys.readouterr().out
+    with pytest.raises(DeviceError, match=r"this kernel has opened the TPU.*Restart the kernel"):
+        placement(4, "tpu")
+
+
+def test_what_torchtpu_finds_in_a_rank(host):
+    host("v5e", 8)
+    env = tpus.rank_environment(4)
+    assert env["TORCH_TPU_TOPOLOGY"] == "2,2,1"
+    ports = {
+        address.split(":")[1] for address in env["TORCH_TPU_SLICEBUILDER_ADDRESSES"].split(",")
+    }
+    assert len(ports) == 4
+
+
+def test_ranks_on_the_cpu_load_no_backend(monkeypatch):
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "1")
+
+    def autoload():
+        return os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"]
+
+    assert launch(autoload, ranks=2, device="cpu").results == ["0", "0"]
