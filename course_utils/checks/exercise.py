@@ -40,6 +40,7 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_map_only
 
 from ..errors import CourseError, RankError
+from ..machine import pick
 from ..ranks.failures import NO_LINE, Doing, Failure, Group, failed, listed, raised
 from ..ranks.launch import launch
 from ..ranks.rank import describe
@@ -170,7 +171,7 @@ class Exercise:
         limit = self.seconds
         if not self.ranks:
             where = {"device": "cpu", "init_group": False}
-        elif torch.accelerator.is_available():
+        elif pick(ranks=ranks).type != "cpu":
             limit += STARTING
         return self.launch(*task, ranks=ranks, time_limit=limit, show=False, **where).results
 

@@ -127,5 +127,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield f"{case}: the weights afterwards", dict(model.state_dict())
         modes = [part.training for part in model.modules()]
         yield f"{case}: which parts of the model are in train() afterwards", modes
+        trained = [name for name, one in model.named_parameters() if one.requires_grad]
+        yield f"{case}: which parameters train afterwards", trained
         yield f"{case}: the batch afterwards", [x, y]
     yield "", "The gradient and the loss of the whole batch, in pieces that fit."

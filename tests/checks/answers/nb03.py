@@ -65,6 +65,13 @@ def also_a_step(model, *given):
     return loss
 
 
+def biases_frozen(model, *given):
+    loss = backward_in_pieces(model, *given)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not name.endswith("bias"))
+    return loss
+
+
 RIGHT = {
     "predict_peak": [by_module, with_numpy],
     "backward_in_pieces": [by_index, with_autograd_grad],
@@ -80,6 +87,7 @@ WRONG = {
     "backward_in_pieces": [
         one_backward_at_the_end,
         also_a_step,
+        biases_frozen,
         lambda model, loss_of, *given: backward_in_pieces(model, cross_entropy, *given),
         lambda model, *given: backward_in_pieces(model.eval(), *given),
     ],
