@@ -26,16 +26,11 @@ def step(model, optimizer, x, y, *, scale=1.0):
     optimizer.step()
 
 
-def most(batches):
-    number = torch.tensor([len(batches)], device=pick())
-    dist.all_reduce(number, dist.ReduceOp.MAX)
-    return int(number)
-
-
-def fewest(batches):
-    number = torch.tensor([len(batches)], device=pick())
-    dist.all_reduce(number, dist.ReduceOp.MIN)
-    return int(number)
+def counts(batches):
+    """How many batches each rank has."""
+    everyones = [None] * dist.get_world_size()
+    dist.all_gather_object(everyones, len(batches))
+    return everyones
 
 
 def uneven(around=lambda model: contextlib.nullcontext(), train_on=lambda batches: batches):
@@ -55,9 +50,13 @@ def of_everybody(batches):
     return [*itertools.chain(*everyones)]
 
 
+def from_the_start_again(batches):
+    return [batches[i % len(batches)] for i in range(max(counts(batches)))]
+
+
 def padded_with_nothing(batches):
     model, optimizer = new()
-    for i in range(most(batches)):
+    for i in range(max(counts(batches))):
         step(model, optimizer, *batches[min(i, len(batches) - 1)], scale=float(i < len(batches)))
     return model
 
@@ -76,7 +75,7 @@ def extra_batches(train):
 
     def train_uneven(batches):
         model, optimizer = new()
-        number = fewest(batches)
+        number = min(counts(batches))
         for x, y in batches[:number]:
             step(model, optimizer, x, y)
         for x, y in batches[number:]:
@@ -89,8 +88,7 @@ def extra_batches(train):
 def by_the_longest_alone(batches):
     """Every rank steps with the gradients of a rank that has most batches."""
     model, optimizer = new()
-    lengths = [None] * dist.get_world_size()
-    dist.all_gather_object(lengths, len(batches))
+    lengths = counts(batches)
     longest = lengths.index(max(lengths))
     for i in range(max(lengths)):
         optimizer.zero_grad()
@@ -102,91 +100,73 @@ def by_the_longest_alone(batches):
     return model.module
 
 
+def trained(batches):
+    model, optimizer = new()
+    for batch in batches:
+        step(model, optimizer, *batch)
+    return model
+
+
+def write(model, path):
+    torch.save(model.module.state_dict(), path)
+
+
 def saved(
-    write=lambda model, path: torch.save(model.module.state_dict(), path),
-    wait=dist.barrier,
-    before=int,
+    write=write, wait=dist.barrier, before=int, give=lambda model, loaded: loaded, writers=(0,)
 ):
-    """train_and_save: rank 0 writes, all `wait`, then load."""
+    """train_and_save: the writers write, all `wait`, then load."""
 
     def train_and_save(batches, path):
-        model, optimizer = new()
-        for batch in batches:
-            step(model, optimizer, *batch)
+        model = trained(batches)
         before()
-        if dist.get_rank() == 0:
+        if dist.get_rank() in writers:
             write(model, path)
         wait()
-        return torch.load(path)
+        return give(model, torch.load(path, map_location=pick()))
 
     return train_and_save
 
 
-def own_state(wait):
-    """Loads, and returns its own weights."""
+def own_state(model, loaded):
+    return model.module.state_dict()
 
-    def train_and_save(batches, path):
-        model, optimizer = new()
-        for batch in batches:
-            step(model, optimizer, *batch)
-        if dist.get_rank() == 0:
-            torch.save(model.module.state_dict(), path)
-        wait()
-        torch.load(path)
-        return model.module.state_dict()
 
-    return train_and_save
+def into_the_model(model, loaded):
+    model.module.load_state_dict(loaded)
+    return model.module.state_dict()
 
 
 def when_the_file_is_newer(batches, path):
     """Waits until the file's time changes, which it does when writing begins."""
-    model, optimizer = new()
     before = os.stat(path).st_mtime_ns
     dist.barrier()
-    for batch in batches:
-        step(model, optimizer, *batch)
+    model = trained(batches)
     if dist.get_rank() == 0:
-        torch.save(model.module.state_dict(), path)
+        write(model, path)
     while os.stat(path).st_mtime_ns == before:
         time.sleep(0.01)
     return torch.load(path)
 
 
-def into_the_model(batches, path):
-    """Renames a whole file, loads it into the model, and returns the model's state."""
-    model, optimizer = new()
-    for batch in batches:
-        step(model, optimizer, *batch)
-    if dist.get_rank() == 0:
-        torch.save(model.module.state_dict(), path + ".new")
-        os.replace(path + ".new", path)
-    dist.barrier()
-    model.module.load_state_dict(torch.load(path, map_location=pick()))
-    return model.module.state_dict()
-
-
-def all_save(batches, path):
-    model, optimizer = new()
-    for batch in batches:
-        step(model, optimizer, *batch)
-    torch.save(model.module.state_dict(), path)
-    return torch.load(path)
+def renamed(model, path):
+    write(model, path + ".new")
+    os.replace(path + ".new", path)
 
 
 def to_an_open_file(model, path):
     with open(path, "wb") as file:
-        torch.save(model.module.state_dict(), file)
+        write(model, file)
 
 
 RIGHT = {
     "train_uneven": [
         padded_with_nothing,
-        uneven(train_on=lambda batches: [batches[i % len(batches)] for i in range(most(batches))]),
+        uneven(train_on=from_the_start_again),
     ],
     "train_and_save": [
         saved(),
         saved(to_an_open_file, wait=lambda: dist.all_reduce(torch.ones(1, device=pick()))),
-        into_the_model,
+        saved(renamed, give=into_the_model),
     ],
 }
 WRONG = {
@@ -205,9 +185,9 @@ WRONG = {
         saved(before=dist.barrier, wait=lambda: None),
         saved(wait=lambda: time.sleep(3)),
         saved(lambda model, path: torch.save(model.state_dict(), path)),
-        own_state(dist.barrier),
-        own_state(lambda: None),
+        saved(give=own_state),
+        saved(give=own_state, wait=lambda: None),
         when_the_file_is_newer,
-        all_save,
+        saved(writers=range(3), wait=lambda: None),
     ],
 }
