@@ -2,13 +2,16 @@
 
 import queue
 import re
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
+import pytest
 from jupyter_client.manager import KernelManager
 
+posix = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
 SETUP = """
 import os, signal, sys, time, torch, torch.distributed as dist
 from course_utils import *

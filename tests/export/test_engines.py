@@ -10,9 +10,9 @@ import yaml
 from torch.distributed.elastic.utils.distributed import get_free_port
 
 from tests.export.notebook import cells_of, metrics, outside
-from tests.kernel import Kernel
+from tests.kernel import Kernel, posix
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
+pytestmark = posix
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 PREPARE = [*cells_of("06", "RANKS = ", "def train(digits"), "digits = data.digits()"]
 EXPORT = """

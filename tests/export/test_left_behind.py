@@ -2,16 +2,15 @@
 kernel restarts.
 """
 
-import sys
 from contextlib import suppress
 
 import psutil
 import pytest
 
 from tests.export.notebook import cells_of
-from tests.kernel import Kernel, eventually, gone
+from tests.kernel import Kernel, eventually, gone, posix
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
+pytestmark = posix
 CELLS = (
     "HOSTS, EACH",
     "def network(",

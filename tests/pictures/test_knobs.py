@@ -6,15 +6,14 @@ import contextlib
 import queue
 import random
 import re
-import sys
 import time
 
 import pytest
 
 from course_utils import knobs
-from tests.kernel import Kernel, eventually, gone
+from tests.kernel import Kernel, eventually, gone, posix
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
+pytestmark = posix
 TWO = "assert launch(rank_of, ranks=2, device='cpu').results == [0, 1]"
 FOR_EVER = """
 def wait_for_ever(loop):

@@ -7,18 +7,14 @@ the durations.
 import os
 import re
 import signal
-import sys
-import textwrap
 import time
 
 import psutil
 import pytest
 
-from tests.kernel import Kernel, eventually, gone
+from tests.kernel import Kernel, eventually, gone, posix
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
-
-cell = textwrap.dedent
+pytestmark = posix
 
 FAULTS = {
     "raises": (
@@ -157,7 +153,7 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_one_error_names_rank_cause_and_line(kernel, name):
     code, patterns = FAULTS[name]
-    answer = kernel.run(cell(code))
+    answer = kernel.run(code)
     assert answer.error == "RankError", answer.traceback
     for pattern in patterns:
         assert re.search(pattern, answer.shown), f"{pattern!r} is not in:\n{answer.shown}"
@@ -165,23 +161,20 @@ def test_one_error_names_rank_cause_and_line(kernel, name):
 
 
 def test_the_notebooks_folder_is_gone(kernel):
-    answer = kernel.run(
-        cell("""
+    answer = kernel.run("""
         import tempfile
         here = os.getcwd()
         with tempfile.TemporaryDirectory() as gone: os.chdir(gone)
         try: launch(rank_of, ranks=2)
         finally: os.chdir(here)
     """)
-    )
     assert answer.error == "CourseError", answer.traceback
     assert "the folder that this notebook works in is gone" in answer.shown
     assert kernel.run("launch(rank_of, ranks=2).results").error is None
 
 
 def test_the_first_cause_is_named_not_the_ranks_that_lost_a_peer(kernel):
-    answer = kernel.run(
-        cell("""
+    answer = kernel.run("""
         def train():
             if dist.get_rank() == 2:
                 time.sleep(0.2)
@@ -192,13 +185,11 @@ def test_the_first_cause_is_named_not_the_ranks_that_lost_a_peer(kernel):
                 raise RuntimeError("lost a peer")
         launch(train, ranks=4)
     """)
-    )
     assert "rank 2 of 4 raised KeyError" in answer.traceback
 
 
 def test_grandchildren_end_with_their_ranks_and_when_they_ignore_sigterm(kernel):
-    answer = kernel.run(
-        cell("""
+    answer = kernel.run("""
         def leave(command):
             import subprocess
             print("child", subprocess.Popen(["sh", "-c", command]).pid)
@@ -207,7 +198,6 @@ def test_grandchildren_end_with_their_ranks_and_when_they_ignore_sigterm(kernel)
         launch(leave, "sleep 600", ranks=2)
         launch(leave, "trap '' TERM; sleep 600", ranks=1)
     """)
-    )
     assert answer.error == "RankError"
     pids = [int(pid) for pid in re.findall(r"child (\d+)", answer.text)]
     assert len(pids) == 3
@@ -289,8 +279,7 @@ def test_the_kernel_is_restarted_in_mid_run_then_killed(fresh):
     assert not gone(before)
     assert fresh.run("print(launch(rank_of, ranks=2).results)").text.strip() == "[0, 1]"
 
-    fresh.send(
-        cell("""
+    fresh.send("""
         def train():
             import subprocess, ctypes
             if dist.get_rank() == 0: ctypes.PyDLL(None).sleep(600)
@@ -298,7 +287,6 @@ def test_the_kernel_is_restarted_in_mid_run_then_killed(fresh):
             dist.barrier()
         launch(train, ranks=4)
     """)
-    )
     assert eventually(lambda: len(fresh.ranks()) == 4)
     assert eventually(lambda: [c for rank in fresh.ranks() for c in rank.children()])
     before = fresh.process.children(recursive=True)
@@ -319,8 +307,7 @@ def test_a_kernel_that_is_told_to_stop_ends_by_itself_and_leaves_no_file(fresh):
 
 
 def test_nothing_listens_beyond_loopback(kernel):
-    answer = kernel.run(
-        cell("""
+    answer = kernel.run("""
         import psutil
         def listens(pid):
             connections = psutil.Process(pid).net_connections("inet")
@@ -330,27 +317,23 @@ def test_nothing_listens_beyond_loopback(kernel):
             return listens(os.getpid()) | listens(notebook)
         print(*set().union(*launch(train, os.getpid(), ranks=3).results))
     """)
-    )
     assert answer.error is None, answer.traceback
     assert "127.0.0.1" in answer.text, "the test looked at nothing"
     assert set(answer.text.split()) <= {"127.0.0.1", "::1"}
 
 
 def test_several_launches_also_from_threads(kernel):
-    answer = kernel.run(
-        cell("""
+    answer = kernel.run("""
         from concurrent.futures import ThreadPoolExecutor
         with ThreadPoolExecutor(3) as pool:
             runs = [pool.submit(launch, rank_of, ranks=2) for _ in range(6)]
         print([run.result().results for run in runs])
     """)
-    )
     assert answer.text.strip() == str([[0, 1]] * 6), answer.traceback
 
 
 def test_dataloader_workers_and_classes_from_cells(kernel):
-    answer = kernel.run(
-        cell("""
+    answer = kernel.run("""
         from torch.utils.data import DataLoader, Dataset
         class Squares(Dataset):
             def __len__(self): return 8
@@ -358,7 +341,6 @@ def test_dataloader_workers_and_classes_from_cells(kernel):
         def train(): return sum(int(x) for x in DataLoader(Squares(), num_workers=2))
         print(launch(train, ranks=2).results)
     """)
-    )
     assert answer.text.strip() == "[140, 140]", answer.traceback
 
 
