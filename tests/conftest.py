@@ -1,7 +1,10 @@
 """For all tests: torch_xla is set up first, and one kernel serves all tests that only use it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -25,9 +28,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def the_kernel() -> Iterator[Kernel]:
-    kernel = Kernel()
-    yield kernel
-    kernel.close()
+    with closing(Kernel()) as kernel:
+        yield kernel
+
+
+@pytest.fixture
+def fresh() -> Iterator[Kernel]:
+    """A kernel of its own that has just begun to warm the server up."""
+    with closing(Kernel()) as kernel:
+        yield kernel
 
 
 @pytest.fixture
@@ -37,3 +46,41 @@ def kernel(the_kernel: Kernel) -> Iterator[Kernel]:
     the_kernel.run(SETUP)
     yield the_kernel
     the_kernel.assert_usable("launch(rank_of, ranks=3, device='cpu').results == [0, 1, 2] or 1/0")
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable:
+    """A machine with so many accelerators of this kind, none until it is called; not in a rank."""
+    import torch
+
+    def have(count: int, kind: str = "cuda", current: int = 0) -> None:
+        here = torch.device(kind) if count else None
+        about = SimpleNamespace(name="NVIDIA H200", total_memory=140 * 2**30)
+        module = SimpleNamespace(get_device_properties=lambda index: about)
+        monkeypatch.setattr(
+            torch.accelerator, "current_accelerator", lambda check_available=False: here
+        )
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
+        monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: current)
+        monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "COURSE_DEVICE"):
+        monkeypatch.delenv(name, raising=False)
+    have(0)
+    return have
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The figures that become PNGs."""
+    from matplotlib.figure import Figure
+
+    found: list = []
+    save = Figure.savefig
+
+    def keep(figure: Figure, *args: Any, **options: Any) -> None:
+        found.append(figure)
+        save(figure, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return found

@@ -1,6 +1,11 @@
-"""Files as `/proc`, `/sys` and `/dev` have them, for tests that read a folder in their place."""
+"""The course's own files, and files as `/proc`, `/sys` and `/dev` have them, for tests that read a
+folder in their place.
+"""
 
 from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def write(root: Path, files: dict[str, object]) -> Path:

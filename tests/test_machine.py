@@ -17,27 +17,7 @@ from tests.files import write
 GIB = 2**30
 
 
-@pytest.fixture(autouse=True)
-def gpus(monkeypatch):
-    """A machine outside of any container, with so many accelerators of this kind: none until it is
-    called.
-    """
-
-    def have(count, kind="cuda", current=0):
-        here = torch.device(kind) if count else None
-        about = SimpleNamespace(name="NVIDIA H200", total_memory=140 * GIB)
-        module = SimpleNamespace(get_device_properties=lambda index: about)
-        monkeypatch.setattr(
-            torch.accelerator, "current_accelerator", lambda check_available=False: here
-        )
-        monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
-        monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: current)
-        monkeypatch.setattr(torch, "get_device_module", lambda device: module)
-
-    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "COURSE_DEVICE"):
-        monkeypatch.delenv(name, raising=False)
-    have(0)
-    return have
+pytestmark = pytest.mark.usefixtures("gpus")
 
 
 @pytest.mark.parametrize(("count", "ranks"), [(0, 4), (1, 4), (2, 2), (8, 8), (16, 8)])
@@ -45,7 +25,6 @@ def test_a_rank_on_each_of_several_accelerators_else_four_on_the_cpu(gpus, count
     gpus(count)
     here = discover()
     assert here.ranks == ranks
-    assert pick(ranks=ranks).type == ("cuda" if count > 1 else "cpu")
     assert (f"{ranks} ranks on {ranks} GPUs; nccl" if count > 1 else "4 ranks ") in repr(here)
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
+from tests.files import ROOT
+
 SHOTS = ROOT / "build" / "browser"
 CONNECTED = """async () => {
   const notebook = jupyterapp.shell.currentWidget;

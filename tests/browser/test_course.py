@@ -3,9 +3,10 @@
 import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+
+from tests.files import ROOT
 
 from .lab import Notebook, lab
 
@@ -17,7 +18,7 @@ CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="left out without Chromium: apt-get install chromium, or Chrome"
 )
-XLA_IS_READY = (Path(__file__).parents[2] / ".venv-xla" / "ready").exists()
+XLA_IS_READY = (ROOT / ".venv-xla" / "ready").exists()
 NARROW = 600  # pixels
 WIDTHS = """() => {
   const panel = document.querySelector('.jp-WindowedPanel-outer');

@@ -9,12 +9,12 @@ import re
 import textwrap
 from pathlib import Path
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+from tests.files import ROOT
 
 
 def cells_of(notebook: str, *starts: str) -> list[str]:
     """The first cell of a notebook of the course that has this text, for each."""
-    cells = json.loads(next(NOTEBOOKS.glob(f"{notebook}_*.ipynb")).read_text())["cells"]
+    cells = json.loads(next((ROOT / "notebooks").glob(f"{notebook}_*.ipynb")).read_text())["cells"]
     cells = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     return [next(cell for cell in cells if start in cell) for start in starts]
 

@@ -3,7 +3,6 @@
 import ast
 import os
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch.distributed as dist
 
 from course_utils import CourseError, export
 from tests.export.notebook import Notebook, cells_of, metrics, outside, training
+from tests.python import python
 
 COPIES = ("data", "dist_utils", "models")
 
@@ -132,8 +132,8 @@ def test_the_scripts_of_the_notebooks_are_clean(tmp_path):
     # E501: in the docstring a command is one line, to be copied.
     check = ["check", "--select", "E,F,W,B,UP,SIM,RUF,PIE,C4,PT,RET", "--ignore", "E501"]
     for words in (check, ["format", "--diff"]):
-        command = [sys.executable, "-m", "ruff", *words, "--isolated", "--line-length", "100", "."]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        command = ["-m", "ruff", *words, "--isolated", "--line-length", "100", "."]
+        done = python(*command, cwd=tmp_path)
         assert done.returncode == 0, done.stdout
     for file in tmp_path.iterdir():
         assert not file.is_file() or "course" not in file.read_text().lower()

@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,8 @@ from course_utils import CourseError, discover
 from course_utils.lessons import contents, course_map
 from course_utils.machine import Device
 from course_utils.tpus import Chips
-from tests.files import write
+from tests.files import NOTEBOOKS, ROOT, write
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 XLA = "What is &lt;different&gt;?"
 
 
@@ -99,6 +97,6 @@ def test_the_kernel_for_xla(shown, tmp_path):
 
 
 def test_the_real_notebooks_are_all_on_it(monkeypatch):
-    monkeypatch.chdir(NOTEBOOKS)
-    files = [path.name for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))]
+    monkeypatch.chdir(ROOT / "notebooks")
+    files = [path.name for path in NOTEBOOKS]
     assert re.findall(r'href="([^"]+)"', course_map().html) == files

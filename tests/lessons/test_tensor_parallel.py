@@ -28,7 +28,6 @@ def test_shards_are_where_torch_put_them():
     assert repr(picture).startswith("A block: each of 2 ranks holds 67% of the numbers. ")
     assert "mlp.down.weight 32 x 128: rank 0 [0:32, 0:64], rank 1 [0:32, 64:128]" in repr(picture)
     assert "norm1.weight 32: rank 0 [0:32], rank 1 [0:32]" in repr(picture)
-    assert picture.png.startswith(b"\x89PNG")
 
 
 def ends(size):

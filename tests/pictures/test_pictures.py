@@ -7,22 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from course_utils import Span, Timeline, pictures, schedules
-from course_utils.pictures import gantt_chart
-from course_utils.pictures.picture import to_png
 from course_utils.style import ROLE, WIDTH
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that become PNGs of timelines."""
-    found = []
-
-    def keep(figure):
-        found.append(figure)
-        return to_png(figure)
-
-    monkeypatch.setattr(gantt_chart, "to_png", keep)
-    return found
 
 
 def texts(figure) -> list[str]:

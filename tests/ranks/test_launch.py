@@ -1,8 +1,6 @@
 """`launch`, `report` and `span` when all goes well."""
 
 import os
-import subprocess
-import sys
 import textwrap
 import time
 import weakref
@@ -12,8 +10,10 @@ import torch
 import torch.distributed as dist
 
 from course_utils import LivePlot, RankError, launch, pick, report, span
+from tests.kernel import posix
+from tests.python import python
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
+pytestmark = posix
 
 
 def rank_of() -> int:
@@ -160,9 +160,7 @@ def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
             dist.destroy_process_group()
     """)
     )
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [sys.executable, *torchrun, script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script)
     assert done.stdout.count("total 1.0") == 2, done.stderr
     assert done.stdout.count("CourseError launch was called inside a rank") == 2
 
@@ -173,5 +171,5 @@ def test_a_script_needs_no_main_guard(tmp_path):
         "from course_utils import launch\nimport torch.distributed as dist\n"
         "def f(): return dist.get_rank()\nprint(launch(f, ranks=2).results)\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=600)
+    done = python(script)
     assert done.stdout == "[0, 1]\n", done.stderr

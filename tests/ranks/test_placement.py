@@ -10,26 +10,11 @@ from course_utils.machine import default_ranks
 from course_utils.ranks.launch import placement
 
 
-@pytest.fixture
-def have(monkeypatch):
-    """A machine with `count` accelerators of this kind."""
-
-    def machine(kind, count):
-        here = torch.device(kind) if count else None
-        monkeypatch.setattr(
-            torch.accelerator, "current_accelerator", lambda check_available=False: here
-        )
-        monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
-
-    monkeypatch.delenv("COURSE_DEVICE", raising=False)
-    return machine
-
-
 @pytest.mark.parametrize("ranks", [None, 1, 2, 4])
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
-def test_an_accelerator_each_or_the_cpu_for_all(have, count, kind, ranks):
-    have(kind, count)
+def test_an_accelerator_each_or_the_cpu_for_all(gpus, count, kind, ranks):
+    gpus(count, kind)
     wanted = ranks or default_ranks(range(1, count + 1))
     device = kind if 0 < wanted <= count else "cpu"
     assert placement(ranks, None) == (wanted, device)
@@ -37,17 +22,16 @@ def test_an_accelerator_each_or_the_cpu_for_all(have, count, kind, ranks):
     assert placement(1, pick(ranks=wanted))[1] == device, "a baseline runs where the others run"
 
 
-def test_mps_has_no_collectives(have):
-    have("mps", 1)
+def test_mps_has_no_collectives(gpus):
+    gpus(1, "mps")
     assert placement(1, None) == (1, "cpu")
-    assert pick(ranks=1).type == "cpu"
 
 
 @pytest.mark.parametrize(
     ("ranks", "device"), [(2, "cuda:1"), (2, "tpu"), (2, torch.device("cuda", 1)), (3, "cuda")]
 )
-def test_a_device_that_ranks_cannot_have(have, ranks, device):
-    have("cuda", 2)
+def test_a_device_that_ranks_cannot_have(gpus, ranks, device):
+    gpus(2)
     with pytest.raises(
         DeviceError, match='"cpu" here, or on "cuda", one device each, if they are 1, 2'
     ) as caught:

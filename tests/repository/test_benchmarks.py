@@ -2,20 +2,16 @@
 test.
 """
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+from tests.files import ROOT
+from tests.python import python
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["launch", "faults", "live", "report"])
 def test_it_prints_its_table(name, tmp_path):
-    command = [sys.executable, str(FOLDER / f"{name}.py"), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    done = python(ROOT / "benchmarks" / f"{name}.py", "--quick", cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("\n| --- |") == 1
     assert "torch 2." in done.stdout  # the machine's description

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.export.notebook import outside
+from tests.files import ROOT
 
-ROOT = Path(__file__).parents[2]
 EXECUTE = """
 import nbformat, sys
 from nbclient import NotebookClient

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.files import ROOT
 from tests.kernel import eventually, gone
 
-ROOT = Path(__file__).parents[2]
 PLAYER = """#!/bin/sh
 echo "$0 $*" >> "$HOUSE/calls"
 case "$0 $*" in

@@ -1,10 +1,9 @@
 """The public API: importing it is cheap, and everything that it lists is there and documented."""
 
 import inspect
-import subprocess
-import sys
 
 import course_utils
+from tests.python import python
 
 IMPORT = """
 import sys, threading, psutil
@@ -16,9 +15,7 @@ assert threading.active_count() == 1 and not psutil.Process().children()
 
 
 def test_import_is_light_silent_and_starts_nothing():
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", IMPORT], capture_output=True, text=True, timeout=600
-    )
+    done = python("-W", "error", "-c", IMPORT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from course_utils.checks import all_exercises
+from tests.files import NOTEBOOKS, ROOT
 
-ROOT = Path(__file__).parents[2]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 HINT = "<details><summary>Hint 1</summary>"
 VERSIONS = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
 

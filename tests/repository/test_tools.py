@@ -13,10 +13,10 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 
+from tests.files import ROOT
 from tools import badges
 from tools.execute import CONTROLS, execute
 
-ROOT = Path(__file__).parents[2]
 REPO = "jane/one-to-many"
 Times = namedtuple("Times", "user idle steal")
 

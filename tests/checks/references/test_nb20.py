@@ -4,7 +4,6 @@ what was sick.
 
 import inspect
 import json
-from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -13,8 +12,7 @@ from course_utils.checks import nb20_capstone as nb20
 from course_utils.checks.instruments import batch, weights
 from course_utils.lessons import faulty_jobs
 from course_utils.lessons.models import mlp
-
-NOTEBOOK = Path(__file__).parents[3] / "notebooks" / "20_capstone.ipynb"
+from tests.files import ROOT
 
 
 def test_one_step_of_a_large_batch():
@@ -32,7 +30,8 @@ def test_every_wrong_name_has_a_sentence_that_does_not_give_the_right_one_away()
 
 
 def test_the_notebook_shows_the_functions_that_are_sick():
-    cells = ["".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"]]
+    text = (ROOT / "notebooks" / "20_capstone.ipynb").read_text()
+    cells = ["".join(cell["source"]) for cell in json.loads(text)["cells"]]
     for sick in (
         faulty_jobs.job_b,
         faulty_jobs.cut_layers,
