@@ -18,7 +18,6 @@ from torch.utils._device import _device_constructors
 
 from course_utils import check
 from course_utils.checks import all_exercises
-from course_utils.ranks.launch import launch
 
 ON_CORES = ("tpu_many_cores", "lightning")
 
@@ -96,8 +95,3 @@ def test_it_would_be_seen(exercise, answer):
     verdict = getattr(check, exercise)(homeless(answer))
     assert verdict.state == "wrong"
     assert "raised" in verdict.text
-
-
-def test_a_tensor_with_a_device_is_there():
-    run = launch(homeless(lambda: torch.zeros(1, device="cpu").device.type), ranks=1)
-    assert run.results == ["cpu"]

@@ -62,8 +62,11 @@ def wraps_bytes(x, device):
     return (x - x.new_tensor(MIDDLE)).float() @ weights(device)
 
 
-def by_tree(batch, device):
-    return tree_map(lambda leaf: leaf.to(device) if torch.is_tensor(leaf) else leaf, batch)
+def by_tree(batch, device, dtype_of=lambda tensor: tensor.dtype):
+    def moved(leaf):
+        return leaf.to(device, dtype_of(leaf)) if torch.is_tensor(leaf) else leaf
+
+    return tree_map(moved, batch)
 
 
 def by_kind(batch, device):
@@ -76,22 +79,12 @@ def by_kind(batch, device):
     return next((change(batch) for kind, change in kinds.items() if isinstance(batch, kind)), batch)
 
 
-def floats_to_float32(batch, device):
-    def moved(leaf):
-        if not torch.is_tensor(leaf):
-            return leaf
-        return leaf.to(device, torch.float32 if leaf.is_floating_point() else leaf.dtype)
-
-    return tree_map(moved, batch)
+def floats_to_float32(tensor):
+    return torch.float32 if tensor.is_floating_point() else tensor.dtype
 
 
-def whole_numbers_to_long(batch, device):
-    def moved(leaf):
-        if not torch.is_tensor(leaf):
-            return leaf
-        return leaf.to(device, leaf.dtype if leaf.is_floating_point() else torch.long)
-
-    return tree_map(moved, batch)
+def whole_numbers_to_long(tensor):
+    return tensor.dtype if tensor.is_floating_point() else torch.long
 
 
 def in_the_batch(batch, device):
@@ -129,7 +122,7 @@ WRONG = {
         in_the_batch,
         nothing_for_nothing,
         other_things_as_text,
-        floats_to_float32,
-        whole_numbers_to_long,
+        lambda *given: by_tree(*given, dtype_of=floats_to_float32),
+        lambda *given: by_tree(*given, dtype_of=whole_numbers_to_long),
     ],
 }
