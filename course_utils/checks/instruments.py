@@ -74,16 +74,27 @@ class Steps:
         return all(_equal([begun for begun in step if begun is not None]) for step in steps)
 
 
+def rows_into(network: nn.Module) -> list[int]:
+    """Rows that go into the network: 0, and those of each forward from now on."""
+    rows = [0]
+
+    def note(_: nn.Module, args: tuple) -> None:
+        rows.append(len(args[0]))
+
+    network.register_forward_pre_hook(note)
+    return rows
+
+
 def weights(network: nn.Module) -> torch.Tensor:
     """All parameters in one vector, as they are now."""
     return nn.utils.parameters_to_vector(network.parameters()).detach().clone()
 
 
-def returned(network: Any) -> Any:
-    """What an answer returned where a network is asked for, in a word; None for nothing."""
-    if isinstance(network, nn.Module):
-        return "a network"
-    return None if network is None else kind(network)
+def returned(value: Any, wanted: type = nn.Module, word: str = "a network") -> str | None:
+    """What an answer returned where a network, or that, is asked for: a word; None for nothing."""
+    if isinstance(value, wanted):
+        return word
+    return None if value is None else kind(value)
 
 
 def everyones(value: Any) -> list[Any]:

@@ -26,17 +26,16 @@ def scatter(batch, devices):
 
 
 def first_level(batch, devices):
-    if not isinstance(batch, (dict, tuple, list)):
-        return scatter(batch, devices)
-    values = batch.values() if isinstance(batch, dict) else batch
-    columns = [
-        scatter(value, devices) if torch.is_tensor(value) else [value] * len(devices)
-        for value in values
-    ]
-    rows = zip(*columns, strict=False)
     if isinstance(batch, dict):
-        return [dict(zip(batch, row, strict=True)) for row in rows]
-    return [type(batch)(row) for row in rows]
+        parts = first_level(tuple(batch.values()), devices)
+        return [dict(zip(batch, values, strict=True)) for values in parts]
+    if isinstance(batch, (tuple, list)):
+        columns = [
+            scatter(value, devices) if torch.is_tensor(value) else [value] * len(devices)
+            for value in batch
+        ]
+        return [type(batch)(part) for part in zip(*columns, strict=False)]
+    return scatter(batch, devices)
 
 
 @exercise(

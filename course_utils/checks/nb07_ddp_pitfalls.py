@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_map_only
 
 from ..lessons.models import mlp
 from ..machine import pick
-from .compare import kind
 from .exercise import exercise
 from .instruments import Steps, batch, equal_everywhere, everyones, returned, weights
 
@@ -161,11 +160,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         path = everyones(f"{folder}/model.pt")[0]
         with Files() as files:
             loaded = answer([batch(10 * dist.get_rank() + i) for i in range(2)], path)
-        is_state = isinstance(loaded, Mapping)
-        yield (
-            "what it returns",
-            loaded if loaded is None else "a state dict" if is_state else kind(loaded),
-        )
+        yield "what it returns", returned(loaded, Mapping, "a state dict")
         yield "how many ranks save a file", sum(everyones(files.saves > 0))
         yield "what is in the file", torch.load(path, map_location=pick())
         yield "how many ranks load a file", sum(everyones(len(files.loaded) > 0))

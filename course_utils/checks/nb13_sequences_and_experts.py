@@ -11,6 +11,7 @@ from ..machine import pick
 from ..ranks.traffic import Traffic
 from .compare import AtMost, kind
 from .exercise import exercise
+from .instruments import rows_into
 
 FLOAT, DOUBLE, SHORT = torch.float32, torch.float64, torch.bfloat16
 # words: (…, n, d), a query's largest mean score, some queries see nothing, types of out, lse, tol
@@ -152,8 +153,7 @@ def _(answer: Callable) -> Iterator[tuple]:
     for case, chosen_by in routes(ranks).items():
         x, chosen, weights = tokens_of(rank, chosen_by[rank])
         expert = expert_of(rank)
-        came = [0]
-        expert.register_forward_pre_hook(lambda module, args, came=came: came.append(len(args[0])))
+        came = rows_into(expert)
         with Traffic() as traffic:
             y = answer(x, chosen, weights, expert)
         yield f"{case}: what is returned", y, 1e-4

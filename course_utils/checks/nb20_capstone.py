@@ -26,7 +26,16 @@ from ..ranks.spans import span
 from ..style import plural
 from .compare import AtMost
 from .exercise import exercise
-from .instruments import Rows, Steps, batch, equal_everywhere, everyones, returned, weights
+from .instruments import (
+    Rows,
+    Steps,
+    batch,
+    equal_everywhere,
+    everyones,
+    returned,
+    rows_into,
+    weights,
+)
 
 FAULTS = {
     "straggler": ("slow rank", "slow device", "slow worker", "straggling rank"),
@@ -60,7 +69,6 @@ FAULTS = {
     ),
     "learning rate too high": (
         "learning rate",
-        "too high a learning rate",
         "too high learning rate",
         "lr too high",
     ),
@@ -336,10 +344,7 @@ def _(answer: Callable) -> Iterator[tuple]:
             kept = cross_entropy(model(x.chunk(pieces)[0]), y.chunk(pieces)[0])
         del kept
 
-        rows_at_once = [0]
-        model.register_forward_pre_hook(
-            lambda _, args, seen=rows_at_once: seen.append(len(args[0]))
-        )
+        rows_at_once = rows_into(model)
         with SavedTensors() as saved:
             loss = answer(model, optimizer, x, y, pieces)
         where = f"{rows} rows in {plural(pieces, 'piece')}"
