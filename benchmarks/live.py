@@ -115,15 +115,16 @@ def main() -> None:
                 order = [*ways][:: 1 if turn % 2 else -1]
                 call = f"{function}({seconds}, {{!r}})"
                 turns.append({way: kernel.value(call.format(way)) for way in order})
+            del turns[0]
             for way, name in ways.items():
-                rates = [turn[way][0] / turn["bare"][0] for turn in turns[1:]]
+                rates = [turn[way][0] / turn["bare"][0] for turn in turns]
                 if function == "on_ranks":
-                    shares = [100 * (turn[way][1] - turn["bare"][1]) for turn in turns[1:]]
+                    shares = [100 * (turn[way][1] - turn["bare"][1]) for turn in turns]
                 else:
-                    shares = [100 * (1 - turn["bare"][1] / turn[way][1]) for turn in turns[1:]]
-                steps = middle(turn[way][0] for turn in turns[1:])
+                    shares = [100 * (1 - turn["bare"][1] / turn[way][1]) for turn in turns]
+                steps = middle(turn[way][0] for turn in turns)
                 rows.append([name, steps, middle(rates), middle(shares)])
-            last += [turn["live"][2] for turn in turns[1:]]
+            last += [turn["live"][2] for turn in turns]
     share = "kernel's share of a core, beyond bare, %"
     print(table(["", "steps/s", "relative, turn by turn", share], rows))
     print(f"\nThe last picture took {middle(last)} s of CPU.")
