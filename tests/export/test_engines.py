@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -41,13 +42,10 @@ NODE = {
 
 def in_a_kernel(folder: Path, *cells: str, history: bool = True) -> Path:
     """Run cells after those of notebook 06 that define its training; the script of their export."""
-    kernel = Kernel(history=history)
-    try:
+    with closing(Kernel(history=history)) as kernel:
         for cell in [*PREPARE, *(cell.format(folder) for cell in cells)]:
             answer = kernel.run(cell)
             assert answer.error is None, answer.shown
-    finally:
-        kernel.close()
     return folder / "train.py"
 
 

@@ -26,26 +26,22 @@ with started("long", *agents(script, "--steps", 100_000, "--pause", 0.1)) as run
 
 
 @pytest.mark.parametrize("how", ["interrupt", "restart"])
-def test_nothing_is_left(how):
-    kernel = Kernel()
-    try:
-        for cell in cells_of("19", *CELLS):
-            answer = kernel.run(cell)
-            assert answer.error is None, answer.shown
-        cell = kernel.send(LONG_RUN)
-        agents = eventually(lambda: _running(kernel, "torch.distributed.run", 2))
-        assert agents, "the agents started"
-        workers = eventually(lambda: _running(kernel, "train.py", 6))
-        assert workers, "and the workers, 2 each"
-        if how == "interrupt":
-            kernel.manager.interrupt_kernel()
-            assert kernel.answer(cell).error == "KeyboardInterrupt"
-        else:
-            kernel.client.stop_channels()
-            kernel.manager.restart_kernel(now=False)
-        assert not gone(workers)
-    finally:
-        kernel.close()
+def test_nothing_is_left(fresh, how):
+    for cell in cells_of("19", *CELLS):
+        answer = fresh.run(cell)
+        assert answer.error is None, answer.shown
+    cell = fresh.send(LONG_RUN)
+    agents = eventually(lambda: _running(fresh, "torch.distributed.run", 2))
+    assert agents, "the agents started"
+    workers = eventually(lambda: _running(fresh, "train.py", 6))
+    assert workers, "and the workers, 2 each"
+    if how == "interrupt":
+        fresh.manager.interrupt_kernel()
+        assert fresh.answer(cell).error == "KeyboardInterrupt"
+    else:
+        fresh.client.stop_channels()
+        fresh.manager.restart_kernel(now=False)
+    assert not gone(workers)
 
 
 def _running(kernel: Kernel, word: str, count: int) -> list[psutil.Process]:

@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from tests.kernel import Kernel, eventually, gone, posix
+from tests.kernel import eventually, gone, posix
 
 pytestmark = posix
 
@@ -252,14 +252,6 @@ def test_interrupt_while_the_store_opens(kernel):
     """)
     assert answer.error == "KeyboardInterrupt", answer.traceback
     assert answer.text.strip() == "False"
-
-
-@pytest.fixture
-def fresh():
-    """A kernel that has just begun to warm the server up."""
-    kernel = Kernel()
-    yield kernel
-    kernel.close()
 
 
 def test_interrupt_while_the_server_is_still_importing(fresh):
