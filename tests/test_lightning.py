@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-from typing import Any
 
 import pytest
 
@@ -15,16 +14,11 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from course_utils import LivePlot, RankError, launch, xla  # noqa: E402
+from course_utils.checks.instruments import weights  # noqa: E402
+from course_utils.checks.nb18_lightning import PLAIN  # noqa: E402
 from course_utils.lessons import data, models  # noqa: E402
 from course_utils.lightning import LiveCallback, quiet, use_cores  # noqa: E402
 
-PLAIN: dict[str, Any] = {
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "num_sanity_val_steps": 0,
-}
 DIGITS = data.digits()
 HELD_OUT = DataLoader(DIGITS.test, 45)
 STEPS = 10  # two epochs of 1437 images in batches of 256, the rest left out
@@ -59,20 +53,16 @@ class Failing(Module):
             raise ZeroDivisionError("on purpose")
 
 
-def flat(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).cpu()
-
-
-def fingerprint(weights):
-    return hashlib.sha1(weights.numpy().tobytes()).hexdigest()
+def fingerprint(network):
+    return hashlib.sha1(weights(network).cpu().numpy().tobytes()).hexdigest()
 
 
 class Prints(L.Callback):
     def on_train_start(self, trainer, module):
-        print("starts with", fingerprint(flat(module)))
+        print("starts with", fingerprint(module))
 
     def on_train_end(self, trainer, module):
-        print("ends with", fingerprint(flat(module)))
+        print("ends with", fingerprint(module))
 
 
 def fit(module, replicas, *callbacks, **where):
@@ -113,19 +103,19 @@ def test_replicas_are_drawn_and_start_and_end_alike(where, replicas, capfd):
     def train(accelerator, **strategy):
         module = Module()
         trainer = fit(module, replicas, callback, Prints(), accelerator=accelerator, **strategy)
-        return flat(module), trainer.callback_metrics["accuracy"].item()
+        return fingerprint(module), trainer.callback_metrics["accuracy"].item()
 
     plot = LivePlot("loss", "accuracy")
     callback = LiveCallback(plot)
     if where == "ranks":
         run = launch(train, "cpu", strategy="ddp", ranks=2, live=plot, device="cpu")
-        weights, last = run.results[0]
+        end, last = run.results[0]
     else:
-        weights, last = train("tpu")  # the weights came back
+        end, last = train("tpu")  # the weights came back
     out, err = capfd.readouterr()
     assert err == ""
-    for when, these in ("starts", flat(models.mlp())), ("ends", weights):
-        assert out.count(f"{when} with {fingerprint(these)}") == replicas, out
+    for when, these in ("starts", fingerprint(models.mlp())), ("ends", end):
+        assert out.count(f"{when} with {these}") == replicas, out
     assert all(plot.data["loss"][i][0] == [*range(STEPS)] for i in range(replicas))
     assert last == pytest.approx(plot.data["accuracy"][0][1][-1])
 

@@ -15,6 +15,13 @@ from .compare import kind
 from .exercise import exercise
 from .instruments import weights
 
+PLAIN: dict[str, Any] = {  # a Trainer that writes and says nothing
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+}
 # samples, batch, devices: what the sampler adds completes a batch, or begins one, or neither.
 EPOCHS_OF = (
     (1437, 64, 4),
@@ -156,15 +163,11 @@ def fit(module: Any) -> dict[str, list]:
     ranks = dist.get_world_size()
     trainer = Trainer(
         max_epochs=2,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
         callbacks=[notes],
         accelerator="cpu",
         devices=ranks,
         strategy="ddp" if ranks > 1 else "auto",
+        **PLAIN,
     )
     images = data.digits()
     # The two test batches differ in size: the mean of their means is not that over the images.
