@@ -100,22 +100,24 @@ def mlp_part(x, up, down):
     return add_up(linear(hidden, down.weight.chunk(ranks, dim=1)[rank])) + down.bias
 
 
-OWN_GRADIENT = "backward, this is only this rank's part of it: the parts are to be added up, once"
-NO_SUM = (
-    "this is only what this rank's part of the layer gives: the ranks' parts are to be added up"
-)
-MORE_BIASES = (
-    "every rank adds the last bias, and then they are added up: it belongs there once, after the "
-    "sum"
-)
+def mistakes_with_sums(own_part: Callable, own_gradient: Callable) -> dict[str, Callable]:
+    """Answers whose sum is missing or late in forward, or missing in backward."""
+
+    def sum_of_biases(*given):
+        return add_up(own_part(*given))
+
+    return {
+        "this is only what this rank's part of the layer gives: the ranks' parts are to be added "
+        "up": own_part,
+        "every rank adds the last bias, and then they are added up: it belongs there once, after "
+        "the sum": sum_of_biases,
+        "backward, this is only this rank's part of it: the parts are to be added up, "
+        "once": own_gradient,
+    }
 
 
 def own_part(x, up, down):
     return Rows(down, as_it_is)(gelu(Columns(up)(x)))
-
-
-def sum_of_biases(x, up, down):
-    return add_up(own_part(x, up, down))
 
 
 def own_gradient(x, up, down):
@@ -125,11 +127,7 @@ def own_gradient(x, up, down):
 @exercise(
     mlp_part,
     ranks=(2, 4),
-    mistakes={
-        NO_SUM: own_part,
-        MORE_BIASES: sum_of_biases,
-        OWN_GRADIENT: own_gradient,
-    },
+    mistakes=mistakes_with_sums(own_part, own_gradient),
 )
 def _(answer: Callable) -> Iterator[tuple]:
     yield from forward_and_backward(answer, MLP(24), MLP(40))
@@ -168,10 +166,6 @@ def own_heads(x, attention):
     return split(attention, leave=as_it_is)(fan_out(x))
 
 
-def sum_of_heads(x, attention):
-    return add_up(own_heads(x, attention))
-
-
 def own_gradient_of_heads(x, attention):
     return split(attention)(x)
 
@@ -184,9 +178,7 @@ def three_messages(x, attention):
     attention_part,
     ranks=(2, 4),
     mistakes={
-        NO_SUM: own_heads,
-        MORE_BIASES: sum_of_heads,
-        OWN_GRADIENT: own_gradient_of_heads,
+        **mistakes_with_sums(own_heads, own_gradient_of_heads),
         "q, k and v each send their part of x's gradient: one fan_out for the three adds first "
         "and sends once": three_messages,
     },
