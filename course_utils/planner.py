@@ -119,12 +119,6 @@ class Cluster:
     far_bandwidth: float | None = None  # bytes/s of each device's own link to other nodes
     far_latency: float | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("memory", "flops", "bandwidth", "memory_bandwidth", "far_bandwidth"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise CourseError(f"Cluster({name}={value:g}): give a number above 0.")
-
     @property
     def far(self) -> tuple[float, float]:
         """Seconds a message and seconds a byte between nodes."""
