@@ -87,10 +87,10 @@ class Archive(TensorDataset):
         return super().__getitem__(index)
 
 
-def job_a(dataset: Dataset, steps: int, pace: float = 3.0) -> None:
+def job_a(dataset: Dataset, steps: int) -> None:
     """One rank's device is slower than the others': it is hot, or somebody else computes there."""
     slow = dist.get_rank() == dist.get_world_size() // 2
-    job_b(dataset, steps, partial(step, pace=pace if slow else 1.0))
+    job_b(dataset, steps, partial(step, pace=3.0 if slow else 1.0))
 
 
 def job_b(dataset: Dataset, steps: int, step: Callable[..., Tensor] = step) -> None:
@@ -109,14 +109,14 @@ def cut_layers(layers: int, ranks: int) -> list[int]:
     return [each] * (ranks - 1) + [layers - each * (ranks - 1)]
 
 
-def job_c(cut: Callable[[int, int], Sequence[int]] = cut_layers, batches: int = 5) -> None:
-    """Batches pass through layers, each rank a stage; `cut` says how many layers each takes."""
+def job_c(cut: Callable[[int, int], Sequence[int]] = cut_layers) -> None:
+    """Five batches pass through layers, each rank a stage; `cut` says how many each one takes."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     counts = cut(2 * ranks - 1, ranks)
     layers = [nn.Linear(64, 64).to(pick()) for _ in range(counts[rank])]
     dist.barrier()
     sent: list[tuple[Any, Tensor]] = []  # what is on its way must stay as it is
-    for _ in range(batches):
+    for _ in range(5):
         x = torch.ones(16, 64, device=pick())
         if rank > 0:
             with span("wait"):
@@ -146,16 +146,14 @@ def train_large(
     return torch.stack(losses).mean()
 
 
-def job_d(
-    rows: Sequence[Tensor], train: Callable[..., Tensor] = train_large, steps: int = 25
-) -> None:
-    """The same batches four times: whole, and in 2, 4 and 8 pieces."""
+def job_d(rows: Sequence[Tensor], train: Callable[..., Tensor] = train_large) -> None:
+    """The same 25 batches four times: whole, and in 2, 4 and 8 pieces."""
     torch.set_num_threads(1)
     for pieces in (1, 2, 4, 8):
         model = mlp().to(pick())
         optimizer = SGD(model.parameters(), lr=0.1)
         generator = torch.Generator().manual_seed(0)
-        for number in range(steps):
+        for number in range(25):
             chosen = torch.randint(len(rows[0]), (64,), generator=generator)
             loss = train(model, optimizer, *(part[chosen].to(pick()) for part in rows), pieces)
             norm = nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None)
@@ -226,14 +224,14 @@ def job_g(rows: Sequence[Tensor], mean_loss: Callable[..., Tensor] = mean_loss) 
         mean_loss(model, handed_out())
 
 
-def job_h(rows: Sequence[Tensor], steps: int = 200) -> None:
-    """The same training with weights of 32 bits and of 16."""
+def job_h(rows: Sequence[Tensor]) -> None:
+    """The same 200 steps with weights of 32 bits and of 16."""
     torch.set_num_threads(1)
     for bits, dtype in ((32, torch.float32), (16, torch.bfloat16)):
         model = mlp().to(pick(), dtype)
         optimizer = AdamW(model.parameters(), lr=3e-5)
         x, y = (part[:256].to(pick()) for part in rows)
-        for number in range(steps):
+        for number in range(200):
             before = nn.utils.parameters_to_vector(model.parameters()).detach()
             loss = cross_entropy(model(x.to(dtype)).float(), y)
             optimizer.zero_grad()
