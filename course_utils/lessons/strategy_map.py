@@ -1,12 +1,12 @@
 """Which strategy when, on one page: the fastest plans that fit."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import style
 from ..pictures import Picture
-from ..pictures.picture import blank, to_png
-from ..planner import Cluster, Cost, Model, Plan, mfu, plans
+from ..pictures.picture import HEADING, blank, to_png
+from ..planner import Cluster, Model, Plan, mfu, plans
 
 FAMILIES = {  # what a cell's colour says
     "one device": style.GREY,
@@ -17,6 +17,15 @@ FAMILIES = {  # what a cell's colour says
     "with both": style.RANK[1],
 }
 TIMES = " \N{MULTIPLICATION SIGN} "
+ERROR = 0.12  # of the planner's seconds: who is so close may be as fast
+
+
+class Cell(NamedTuple):
+    """The fastest plan for a model on so many devices."""
+
+    text: str
+    said: str  # for the picture's alternative text
+    kinds: list[str]  # of the plans that are about as fast, its own first; none where none fits
 
 
 def family(plan: Plan) -> str:
@@ -32,12 +41,6 @@ def family(plan: Plan) -> str:
     return "replicas (ZeRO 0, 1)" if plan.zero < 2 else "sharded (ZeRO 2, 3)"
 
 
-def rivals(costs: Sequence[Cost], error: float) -> list[str]:
-    """Kinds of plan that fit and take at most `error` longer than the fastest, its own first."""
-    near = [cost for cost in costs if cost.fits and cost.step <= (1 + error) * costs[0].step]
-    return [*dict.fromkeys(family(cost.plan) for cost in near)]
-
-
 def page(
     models: Mapping[str, Model],
     devices: Sequence[int],
@@ -46,43 +49,59 @@ def page(
     batch: int,
     peak: float,
     title: str,
-    error: float = 0.12,
 ) -> Picture:
     """A PNG of the fastest plans that fit, with their MFU on devices of `peak` FLOP/s.
 
-    A cell is striped in the colour of another kind that is within the planner's `error`.
+    A cell is striped in the colour of another kind that is within the planner's error.
     """
     from matplotlib import rc_context
 
-    best: list[list[Cost | None]] = []
-    texts = []
-    near: list[list[list[str]]] = []
+    rows = []
     said = []
     for name, model in models.items():
-        costs = [plans(model, cluster, devices=count, batch=batch) for count in devices]
-        best.append([each[0] if each and each[0].fits else None for each in costs])
-        texts.append([_text(cost, model, batch, peak) for cost in best[-1]])
-        near.append([rivals(each, error) for each in costs])
-        words = [_spoken(*cell, error) for cell in zip(devices, best[-1], near[-1], strict=True)]
-        said.append(f"{name}: {'; '.join(words)}")
+        row = [_cell(model, count, cluster, batch, peak) for count in devices]
+        rows.append(row)
+        said.append(f"{name}: {'; '.join(cell.said for cell in row)}")
 
-    height = 46 * len(best) + 122  # px
+    height = 46 * len(rows) + 122  # px
     figure = blank(style.WIDTH, height)
     columns = [f"{count:,}" for count in devices]
     columns[0] += " device" if devices[0] == 1 else " devices"
-    _draw_cells(figure, height, texts, near, [*models], columns)
-    _write_around(figure, height, title, near, error)
+    _draw_cells(figure, height, rows, [*models], columns)
+    _write_around(figure, height, title, rows)
     with rc_context({"hatch.linewidth": 5}):
         png = to_png(figure)
     return Picture("", f"{title}. Fastest plans that fit. {'. '.join(said)}.", png=png)
 
 
+def _cell(model: Model, devices: int, cluster: Cluster, batch: int, peak: float) -> Cell:
+    costs = plans(model, cluster, devices=devices, batch=batch)
+    fit = [cost for cost in costs if cost.fits]
+    if not fit:
+        return Cell("does not fit", f"on {devices:,} does not fit", [])
+
+    best = fit[0]
+    near = [family(cost.plan) for cost in fit if cost.step <= (1 + ERROR) * best.step]
+    kinds = [*dict.fromkeys(near)]
+    plan = best.plan
+    said = f"on {devices:,} {plan} in {style.duration(best.step)}"
+    if len(kinds) > 1:
+        said += f", {kinds[1]} within {ERROR:.0%}"
+
+    zero = "HSDP" if plan.group else f"Z{plan.zero}"
+    if plan.recompute:
+        zero += " R"
+    sizes = TIMES.join(str(size) for size in (plan.dp, plan.tp, plan.pp))
+    used = mfu(model, best, batch=batch, peak=peak)
+    text = f"{sizes}\n{zero} · {style.duration(best.step)}\nMFU {used:.0%}"
+    return Cell(text, said, kinds)
+
+
 def _draw_cells(
     figure: Any,
     height: int,
-    texts: list[list[str]],
-    near: list[list[list[str]]],
-    rows: list[str],
+    rows: list[list[Cell]],
+    models: list[str],
     columns: list[str],
 ) -> None:
     """The table, a row a model by its parameters, a column a number of devices."""
@@ -90,47 +109,45 @@ def _draw_cells(
     ax = figure.add_axes((64 / width, 66 / height, 1 - 70 / width, 1 - 86 / height))
     ax.set_axis_off()
     table = ax.table(
-        texts,
+        [[cell.text for cell in row] for row in rows],
         bbox=(0, 0, 1, 1),
         cellLoc="center",
-        cellColours=[[_tint(kinds[0]) if kinds else "none" for kinds in row] for row in near],
-        rowLabels=rows,
+        cellColours=[
+            [_tint(cell.kinds[0]) if cell.kinds else "none" for cell in row] for row in rows
+        ],
+        rowLabels=models,
         colLabels=columns,
-        rowColours=["none"] * len(rows),
+        rowColours=["none"] * len(models),
         colColours=["none"] * len(columns),
     )
     table.auto_set_font_size(False)
-    for (row, column), cell in table.get_celld().items():
-        if row == 0 or column == -1:  # a label
-            cell.set(edgecolor="none", linewidth=0.3)
-            cell.set_text_props(fontsize=9, color=style.GREY)
+    for (i, column), drawn in table.get_celld().items():
+        if i == 0 or column == -1:  # a label
+            drawn.set(edgecolor="none", linewidth=0.3)
+            drawn.set_text_props(fontsize=9, color=style.GREY)
             continue
 
-        kinds = near[row - 1][column]
-        cell.set(edgecolor=style.GREY, linewidth=0.3)
+        kinds = rows[i - 1][column].kinds
+        drawn.set(edgecolor=style.GREY, linewidth=0.3)
         if len(kinds) > 1:
-            cell.set(edgecolor=_tint(kinds[1], pale=0.2), hatch="//")
+            drawn.set(edgecolor=_tint(kinds[1], pale=0.2), hatch="//")
         # On a tint text is black, which is the same on a light and a dark page.
-        cell.set_text_props(fontsize=7.6, color="black" if kinds else style.GREY)
+        drawn.set_text_props(fontsize=7.6, color="black" if kinds else style.GREY)
 
 
-def _write_around(
-    figure: Any, height: int, title: str, near: list[list[list[str]]], error: float
-) -> None:
+def _write_around(figure: Any, height: int, title: str, rows: list[list[Cell]]) -> None:
     """The title above the table, and below it the legend and what its abbreviations mean."""
     from matplotlib.patches import Patch
 
     left = 8 / style.WIDTH
-    top = 1 - 15 / height
-    bold = {"fontsize": 9.7, "fontweight": "bold", "parse_math": False}
-    figure.text(left, top, title, color=style.GREY, **bold)
+    figure.text(left, 1 - 15 / height, title, **HEADING)
     note = (
         f"{TIMES.join(('Replicas', 'tensor parts', 'stages'))}; Z: ZeRO stage, R: recomputed; time "
-        f"of a step. Stripes: this other kind is within {error:.0%}."
+        f"of a step. Stripes: this other kind is within {ERROR:.0%}."
     )
     figure.text(left, 8 / height, note, fontsize=8, color=style.GREY)
 
-    seen = {kind for row in near for kinds in row for kind in kinds[:2]}
+    seen = {kind for row in rows for cell in row for kind in cell.kinds[:2]}
     shown = [kind for kind in FAMILIES if kind in seen]
     figure.legend(
         [Patch(facecolor=_tint(kind)) for kind in shown],
@@ -151,25 +168,3 @@ def _tint(kind: str, pale: float = 0.45) -> Any:
     from matplotlib.colors import to_rgb
 
     return tuple(pale + (1 - pale) * part for part in to_rgb(FAMILIES[kind]))
-
-
-def _text(cost: Cost | None, model: Model, batch: int, peak: float) -> str:
-    if cost is None:
-        return "does not fit"
-    plan = cost.plan
-    zero = "HSDP" if plan.group else f"Z{plan.zero}"
-    if plan.recompute:
-        zero += " R"
-    sizes = TIMES.join(str(size) for size in (plan.dp, plan.tp, plan.pp))
-    used = mfu(model, cost, batch=batch, peak=peak)
-    return f"{sizes}\n{zero} · {style.duration(cost.step)}\nMFU {used:.0%}"
-
-
-def _spoken(devices: int, cost: Cost | None, kinds: list[str], error: float) -> str:
-    """A cell in words, for the picture's alternative text."""
-    if cost is None:
-        return f"on {devices:,} does not fit"
-    words = f"on {devices:,} {cost.plan} in {style.duration(cost.step)}"
-    if len(kinds) > 1:
-        words += f", {kinds[1]} within {error:.0%}"
-    return words

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .. import style
 from ..timeline import Timeline
-from .picture import FONTS, Picture, blank, to_png
+from .picture import FONTS, HEADING, Picture, blank, to_png
 
 # Px beside, above and below the bars, and of a line of text.
 LEFT, RIGHT, HEAD, FOOT, LINE = 60, 26, 22, 60, 18
@@ -209,8 +209,7 @@ def _chart(
     axes[-1].set_xlabel(f"time ({unit})", labelpad=2, **FONTS)
     axes[-1].xaxis.set_major_formatter("{x:,g}")
 
-    heading = FONTS | {"fontsize": 9.7, "weight": "bold"}
-    figure.text(8 / width, 1 - 6 / height, title, va="top", **heading)
+    figure.text(8 / width, 1 - 6 / height, title, va="top", **HEADING)
     figure.text(8 / width, 5 / height, foot, **FONTS)
     figure.legend(
         [Patch(fc=fill, ec=edge, lw=0.8) for fill, edge in looks.values()],

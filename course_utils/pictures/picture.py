@@ -17,6 +17,7 @@ from .. import style
 
 # Of a PNG's text: px at 100 dpi -> points; and a "$" in it is one.
 FONTS: dict[str, Any] = {"color": style.GREY, "fontsize": style.TEXT * 0.72, "parse_math": False}
+HEADING = FONTS | {"fontsize": 9.7, "fontweight": "bold"}
 
 
 class Picture:

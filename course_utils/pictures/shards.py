@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import style
-from .picture import FONTS, Picture, blank, to_png
+from .picture import FONTS, HEADING, Picture, blank, to_png
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,7 +72,7 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str, unit: str = "rank"
     ax = figure.add_axes((0, 0, 1, 1), xlim=(0, style.WIDTH), ylim=(height, 0))  # in px
     ax.set_axis_off()
     says = f"{title}: {finding(by_rank, unit=unit)}"
-    ax.text(8, 6, says, va="top", **FONTS | {"fontsize": 9.7, "fontweight": "bold"})
+    ax.text(8, 6, says, va="top", **HEADING)
 
     most = max(n for parts in tensors for n in parts[0].whole)
     where = []
