@@ -20,6 +20,7 @@ import psutil
 from . import tpus
 from .errors import DeviceError
 from .style import FONT, WIDTH, plural
+from .tpus import text_of
 
 if TYPE_CHECKING:
     import torch
@@ -48,10 +49,10 @@ class Machine:
     memory_available: int  # of `memory`, now
     devices: tuple[Device, ...]  # the CPU first
     backend: str  # of torch.distributed, where ranks have an accelerator each; else it is gloo
-    ranks_with_one: Sequence[int] = ()  # numbers of ranks that can have an accelerator each
-    xla: str | None = None  # "torch_xla 2.9.0"
-    tpu: tpus.Chips | None = None  # of the host, whether or not this kernel can use them
-    notes: tuple[str, ...] = ()  # why something that seems to be there cannot be used
+    ranks_with_one: Sequence[int]  # numbers of ranks that can have an accelerator each
+    xla: str | None  # "torch_xla 2.9.0"
+    tpu: tpus.Chips | None  # of the host, whether or not this kernel can use them
+    notes: tuple[str, ...]  # why something that seems to be there cannot be used
 
     @property
     def accelerators(self) -> tuple[Device, ...]:
@@ -173,7 +174,7 @@ def discover() -> Machine:
         )
 
     system = f"{platform.system()} {platform.machine()}".replace("Darwin", "macOS")
-    model = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
+    model = re.search(r"^model name\s*:\s*(.+)$", text_of(Path("/proc/cpuinfo")), re.MULTILINE)
     cpu = model[1] if model else platform.processor() or platform.machine()
     memory, free = usable_memory()
     kind = found[0].kind if found else "cpu"
@@ -287,20 +288,21 @@ def usable_cores() -> float:
         cores = float(len(os.sched_getaffinity(0)))
     else:
         cores = float(os.cpu_count() or 1)
-    quota, _, period = _text(CGROUP / "cpu.max").partition(" ")  # "150000 100000", or "max 100000"
+    # "150000 100000", or "max 100000"
+    quota, _, period = text_of(CGROUP / "cpu.max").partition(" ")
     return min(cores, int(quota) / int(period)) if quota.isdigit() else cores
 
 
 def usable_memory() -> tuple[int, int]:
     """Bytes that this process and its children may have, by its container; those free now."""
     here = psutil.virtual_memory()
-    limit = _text(CGROUP / "memory.max")
+    limit = text_of(CGROUP / "memory.max")
     if not limit.isdigit() or int(limit) >= here.total:
         return here.total, here.available
     # The kernel gives cached file pages back before it calls memory short.
-    found = re.search(r"^inactive_file (\d+)", _text(CGROUP / "memory.stat"), re.MULTILINE)
+    found = re.search(r"^inactive_file (\d+)", text_of(CGROUP / "memory.stat"), re.MULTILINE)
     cached = int(found[1]) if found else 0
-    used = int(_text(CGROUP / "memory.current") or 0) - cached
+    used = int(text_of(CGROUP / "memory.current") or 0) - cached
     return int(limit), min(here.available, max(0, int(limit) - used))
 
 
@@ -328,10 +330,6 @@ def _accelerators() -> list[Device]:
         return [Device("mps:0", kind, name, memory)]
     about = [torch.get_device_module(kind).get_device_properties(i) for i in range(count)]
     return [Device(f"{kind}:{i}", kind, one.name, one.total_memory) for i, one in enumerate(about)]
-
-
-def _text(file: Path) -> str:
-    return file.read_text().strip() if file.is_file() else ""
 
 
 def _gib(count: int) -> str:

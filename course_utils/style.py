@@ -66,7 +66,7 @@ def ink(color: str) -> str:
 
 def alt(text: str) -> str:
     """Attributes that make an SVG or HTML element one picture with this text for screen readers."""
-    return f'role="img" aria-label="{html.escape(text, quote=True)}"'
+    return f'role="img" aria-label="{html.escape(text)}"'
 
 
 def as_float(value: Any) -> float:

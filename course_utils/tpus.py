@@ -51,8 +51,8 @@ def chips() -> Chips | None:
     """What is on the PCI bus; nothing is opened."""
     kinds = []
     for card in PCI.glob("*"):
-        if _text(card / "vendor") == GOOGLE and _text(card / "device") in KINDS:
-            kinds.append(KINDS[_text(card / "device")])
+        if text_of(card / "vendor") == GOOGLE and text_of(card / "device") in KINDS:
+            kinds.append(KINDS[text_of(card / "device")])
     return Chips(kinds[0], len(kinds)) if kinds else None
 
 
@@ -103,8 +103,10 @@ def rank_environment(ranks: int) -> dict[str, str]:
     As `torch.tpu.distributed.set_tpu_launch_env` does it, which sets them once for all launches.
     """
     with contextlib.ExitStack() as open_at_once:
-        sockets = [open_at_once.enter_context(_listener()) for _ in range(ranks)]
-        ports = [one.getsockname()[1] for one in sockets]
+        ports = []
+        for _ in range(ranks):
+            listener = open_at_once.enter_context(socket.create_server(("localhost", 0)))
+            ports.append(listener.getsockname()[1])
     return {
         "TORCH_TPU_TOPOLOGY": slices()[ranks],
         "TORCH_TPU_SLICEBUILDER_ADDRESSES": ",".join(f"localhost:{port}" for port in ports),
@@ -112,9 +114,6 @@ def rank_environment(ranks: int) -> dict[str, str]:
     }
 
 
-def _listener() -> socket.socket:
-    return socket.create_server(("localhost", 0))
-
-
-def _text(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """What the system says in this file; "" where it has none."""
     return file.read_text().strip() if file.is_file() else ""
