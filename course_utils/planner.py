@@ -403,10 +403,9 @@ def plans(model: Model, cluster: Cluster, *, devices: int, batch: int) -> list[C
     HSDP's groups are a node's replicas; chunks are not searched.
     """
     found = []
-    for tp, pp in product(_divisors(devices), repeat=2):
-        dp = devices // (tp * pp)
-        divided = not (devices % (tp * pp) or model.heads % tp or batch % dp)
-        if tp > cluster.node or pp > model.layers or not divided:
+    for tp, pp in product(_divisors(math.gcd(devices, model.heads)), _divisors(devices)):
+        dp, left = divmod(devices, tp * pp)
+        if left or batch % dp or tp > cluster.node or pp > model.layers:
             continue
         plan = Plan(dp=dp, tp=tp, pp=pp, sequence=tp > 1 and model.context % tp == 0)
         kinds = [(zero, 0) for zero in range(4 if dp > 1 else 1)]

@@ -59,20 +59,20 @@ class Instruction(NamedTuple):
         return f"{self.name} {self.micro}"
 
 
-def naive(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterator[Instruction]:
+def naive(rank: int, ranks: int, micro_batches: int, chunks: int) -> Iterator[Instruction]:
     """Plain model parallelism: a micro-batch goes there and back before the next one starts."""
     for micro, name in itertools.product(range(micro_batches), ("forward", "backward")):
         yield Instruction(name, rank, micro)
 
 
-def gpipe(rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> Iterator[Instruction]:
+def gpipe(rank: int, ranks: int, micro_batches: int, chunks: int) -> Iterator[Instruction]:
     """All forwards, then all backwards."""
     for name, micro in itertools.product(("forward", "backward"), range(micro_batches)):
         yield Instruction(name, rank, micro)
 
 
 def one_f_one_b(
-    rank: int, ranks: int, micro_batches: int, chunks: int = 1, split: bool = False
+    rank: int, ranks: int, micro_batches: int, chunks: int, split: bool = False
 ) -> Iterator[Instruction]:
     """Forwards until the first gradient is back, then one backward and one forward in turns.
 
@@ -138,7 +138,7 @@ class Schedule:
         micro_batches: int,
         *,
         chunks: int = 1,
-        name: str = "yours",
+        name: str,
     ) -> None:
         """orders: of rank 0, 1, …, forwards and backwards, all in halves if any is; no messages."""
         self.name, self.micro_batches, self.chunks = name, micro_batches, chunks
