@@ -296,10 +296,9 @@ class Schedule:
                 raise CourseError(f"{who} stands before its {early[-1]}, whose result it needs.")
             missing.remove(step[:3])
         if missing:
-            name, stage, micro = min(missing)
-            step = Instruction(name, stage, micro)
+            step = Instruction(*min(missing))
             raise CourseError(
-                f"{self.name}, rank {rank}: {step} is missing ({step.letter}{micro})."
+                f"{self.name}, rank {rank}: {step} is missing ({step.letter}{step.micro})."
             )
 
 
