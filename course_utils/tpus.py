@@ -12,6 +12,7 @@ import sys
 import warnings
 from importlib.metadata import distributions
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 PCI = Path("/sys/bus/pci/devices")
@@ -80,11 +81,22 @@ def is_open() -> bool:
         return module.is_initialized()
 
 
+# What torch asks of a device that has a name: `torch.accelerator` whether it is there, and
+# `manual_seed` to be told.
+NOT_LOADED = SimpleNamespace(
+    is_available=lambda: False,
+    is_initialized=lambda: False,
+    _is_in_bad_fork=lambda: False,
+    manual_seed_all=lambda seed: None,
+)
+
+
 def name_device() -> None:
     """Let `torch.device("tpu")` exist, whether or not TorchTPU is loaded."""
     import torch
 
     torch.utils.rename_privateuse1_backend("tpu")
+    vars(torch).setdefault("tpu", NOT_LOADED)
 
 
 def load() -> None:
@@ -92,6 +104,7 @@ def load() -> None:
     import torch
 
     if "torch_tpu" not in sys.modules:
+        torch.get_device_module.cache_clear()  # it may remember NOT_LOADED
         with contextlib.redirect_stderr(io.StringIO()):  # it prints what it registers
             torch._import_device_backends()
     torch.set_float32_matmul_precision("highest")  # by default TPUs multiply in bfloat16

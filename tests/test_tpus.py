@@ -11,6 +11,7 @@ import pytest
 from course_utils import DeviceError, discover, launch, tpus
 from course_utils.ranks.launch import placement
 from tests.files import write
+from tests.python import python
 
 CARDS = {"v4": "0x005e", "v5e": "0x0063", "7x": "0x0076", "v2/v3": "0x0027"}
 
@@ -102,3 +103,24 @@ def test_ranks_on_the_cpu_load_no_backend(monkeypatch):
         return os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"]
 
     assert launch(autoload, ranks=2, device="cpu").results == ["0", "0"]
+
+
+A_KERNEL = """
+import warnings
+import torch
+from course_utils import pick, tpus
+
+warnings.simplefilter("error")
+tpus.slices = lambda: {4: "2,2,1"}
+assert str(pick(ranks=4)) == "tpu"
+assert not torch.accelerator.is_available()
+assert torch.accelerator.current_accelerator(check_available=True) is None
+torch.manual_seed(0)
+torch.ones(1, requires_grad=True).sum().backward()
+assert not tpus.is_open()
+"""
+
+
+def test_a_kernel_that_has_named_the_tpu_goes_on_without_it():
+    done = python("-c", A_KERNEL)
+    assert done.returncode == 0, done.stderr
