@@ -69,8 +69,9 @@ def on_ranks():
 
 
 @pytest.mark.parametrize("name", on_ranks())
-def test_a_solution_says_where_its_tensors_live(name):
+def test_a_solution_says_where_its_tensors_live(name, monkeypatch):
     exercise = getattr(check, name)
+    monkeypatch.setattr(exercise, "seconds", 600.0)
     verdict = exercise(homeless(exercise.published))
     assert verdict, str(verdict)
 
