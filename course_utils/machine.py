@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.metadata import distributions
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -119,7 +118,7 @@ class Machine:
     def _tpu_row(self) -> tuple[str, str, str]:
         chips = str(self.tpu) if self.tpu else "none"
         if self.accelerators and self.accelerators[0].kind == "tpu":
-            return chips, tpus.version() or "", "native"
+            return chips, tpus.installed("torch_tpu") or "", "native"
         if self.xla and self.tpu:
             return chips, self.xla, "native"
         if self.xla:
@@ -178,10 +177,6 @@ def discover() -> Machine:
     cpu = model[1] if model else platform.processor() or platform.machine()
     memory, free = usable_memory()
     kind = found[0].kind if found else "cpu"
-    # torch_xla is found without an import, which starts threads or takes the TPU.
-    xla = next(
-        (f"torch_xla {package.version}" for package in distributions(name="torch_xla")), None
-    )
     return Machine(
         about=f"{system} · Python {platform.python_version()} · torch {torch.__version__}",
         cores=usable_cores(),
@@ -191,7 +186,7 @@ def discover() -> Machine:
         devices=(Device("cpu", "cpu", cpu, memory), *found),
         backend=default_backend(kind),
         ranks_with_one=ranks_accelerator()[1] if found else (),
-        xla=xla,
+        xla=tpus.installed("torch_xla"),
         tpu=tpus.chips(),
         notes=tuple(notes),
     )

@@ -57,17 +57,15 @@ def chips() -> Chips | None:
     return Chips(kinds[0], len(kinds)) if kinds else None
 
 
-def version() -> str | None:
-    """TorchTPU's, "torch_tpu 0.2.0", if it is installed."""
-    return next(
-        (f"torch_tpu {package.version}" for package in distributions(name="torch_tpu")), None
-    )
+def installed(package: str) -> str | None:
+    """ "torch_tpu 0.2.0", if it is; not imported, which may start threads or take the TPU."""
+    return next((f"{package} {found.version}" for found in distributions(name=package)), None)
 
 
 def slices() -> dict[int, str]:
     """The numbers of ranks that can have a TPU each, and how those are connected."""
     here = chips()
-    if here is None or version() is None:
+    if here is None or installed("torch_tpu") is None:
         return {}
     return {n: shape for n, shape in SLICES.get(here.kind, {}).items() if n <= here.count}
 

@@ -4,7 +4,6 @@ That ranks compute on them is tested by nobody here: it takes TPUs, and TorchTPU
 """
 
 import os
-from types import SimpleNamespace
 
 import pytest
 
@@ -23,9 +22,9 @@ def host(tmp_path, monkeypatch):
     def have(kind: str, count: int, *, torch_tpu: bool = True) -> None:
         for i in range(count):
             write(tmp_path, {f"{i}/vendor": "0x1ae0", f"{i}/device": CARDS[kind]})
-        installed = [SimpleNamespace(version="0.2.0")] if torch_tpu else []
+        version = "torch_tpu 0.2.0" if torch_tpu else None
         monkeypatch.setattr(tpus, "PCI", tmp_path)
-        monkeypatch.setattr(tpus, "distributions", lambda name: installed)
+        monkeypatch.setattr(tpus, "installed", {"torch_tpu": version}.get)
 
     monkeypatch.delenv("COURSE_DEVICE", raising=False)
     return have
