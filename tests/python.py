@@ -1,11 +1,18 @@
-"""A Python of its own for tests: what it prints and how it ends."""
+"""Commands that tests run to their end, which must be a good one: what they print."""
 
 import subprocess
 import sys
 from typing import Any
 
 
+def run(*words: object, **options: Any) -> subprocess.CompletedProcess:
+    """Run these words as a command."""
+    command = [*map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done
+
+
 def python(*words: object, **options: Any) -> subprocess.CompletedProcess:
-    """Run `python` with these words to its end."""
-    command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
+    """Run `python` with these words."""
+    return run(sys.executable, *words, **options)

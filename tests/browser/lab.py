@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from tests.files import ROOT
+from tests.python import python
 
 SHOTS = ROOT / "build" / "browser"
 CONNECTED = """async () => {
@@ -150,7 +151,7 @@ def lab(playwright, chromium: str, folder: Path, theme: str) -> Iterator[Lab]:
         file.parent.mkdir(parents=True)
         file.write_text(text)
     pages = sorted((folder / "notebooks").glob("*.ipynb"))
-    subprocess.run([sys.executable, "-m", "jupyter", "trust", *pages], check=True)
+    python("-m", "jupyter", "trust", *pages)
     root = f"--ServerApp.root_dir={folder / 'notebooks'}"
     command = [sys.executable, "-m", "jupyterlab", root, *OPTIONS.split()]
     environment = {**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings")}

@@ -5,13 +5,13 @@ words.
 import itertools
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from course_utils import CourseError, pictures, schedules
 from course_utils.pictures.pipeline_explorer import COLORS
+from tests.python import run
 
 NODE = shutil.which("node")
 
@@ -38,10 +38,7 @@ def javascript(cases):
     refuses.
     """
     script = RUN % (source("schedules.js", "pipeline_explorer.js"), json.dumps(COLORS))
-    done = subprocess.run(
-        [NODE, "-e", script], input=json.dumps(cases), capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
+    done = run(NODE, "-e", script, input=json.dumps(cases))
     return zip(cases, json.loads(done.stdout), strict=True)
 
 

@@ -3,7 +3,6 @@ else, and notebooks run in a folder of their own.
 """
 
 import shutil
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from tests.export.notebook import outside
 from tests.files import ROOT
+from tests.python import run
 
 EXECUTE = """
 import nbformat, sys
@@ -27,19 +27,13 @@ print(course_utils.__file__, torch.__file__, sep="\\n")
 """
 
 
-def run(*command: object, folder: Path) -> str:
-    words = [*map(str, command)]
-    done = subprocess.run(words, cwd=folder, env=outside(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(
     not ((ROOT / ".git").exists() and shutil.which("git")), reason="left out without git"
 )
 def test_pip_adds_our_package_and_nothing_else(tmp_path):
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", folder=tmp_path)
+    folder = {"cwd": tmp_path, "env": outside()}
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", **folder)
     python = tmp_path / "venv" / "bin" / "python"
     there = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv")}))
     (there / "theirs").mkdir()  # all that this environment has, except course_utils
@@ -49,11 +43,11 @@ def test_pip_adds_our_package_and_nothing_else(tmp_path):
     (there / "theirs.pth").write_text(f"{there / 'theirs'}\n")
     # --no-index: whatever pip would fetch, it would be one package too many.
     install = ["-m", "pip", "install", "--no-index", "--no-build-isolation"]
-    run(python, *install, f"git+{ROOT.as_uri()}", folder=tmp_path)
+    run(python, *install, f"git+{ROOT.as_uri()}", **folder)
     names = sorted(path.name.partition("-")[0] for path in there.iterdir())
     assert " ".join(dict.fromkeys(names)) == "course_utils theirs theirs.pth"
-    ours, torch = run(python, "-c", FOUND, folder=tmp_path).splitlines()
+    ours, torch = run(python, "-c", FOUND, **folder).stdout.splitlines()
     assert Path(ours).is_relative_to(there)
     assert "theirs" in torch
     shutil.copy(ROOT / "notebooks" / "00_start_here.ipynb", tmp_path)
-    run(python, "-c", EXECUTE, "00_start_here.ipynb", folder=tmp_path)
+    run(python, "-c", EXECUTE, "00_start_here.ipynb", **folder)

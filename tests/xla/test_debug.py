@@ -3,8 +3,6 @@ device holds.
 """
 
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -17,6 +15,7 @@ import torch_xla.distributed.spmd as xs
 
 from course_utils import xla
 from course_utils.pictures.shards import Part
+from tests.python import python
 
 STEPS = """
 import torch, torch_xla
@@ -46,11 +45,7 @@ for _ in range(50):
 
 def test_counts():
     """In a process of its own, where nothing of XLA was touched yet."""
-    env = os.environ | {"PJRT_DEVICE": "CPU"}
-    done = subprocess.run(
-        [sys.executable, "-c", STEPS], env=env, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    python("-c", STEPS, env=os.environ | {"PJRT_DEVICE": "CPU"})
 
 
 CUTS = {

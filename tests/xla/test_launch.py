@@ -1,7 +1,6 @@
 """`xla.launch` on virtual cores: what comes back, by core; SPMD; every way to fail, in words."""
 
 import ctypes
-import subprocess
 import sys
 import time
 from multiprocessing import forkserver
@@ -18,6 +17,7 @@ import torch_xla.runtime as xr
 
 from course_utils import LivePlot, RankError, pick, report, xla
 from tests.kernel import eventually
+from tests.python import python
 
 
 @pytest.fixture(autouse=True)
@@ -150,5 +150,4 @@ assert b"".join(kinds["output"]) == b"hello\\n"
 )
 def test_in_a_process_of_its_own(code):
     """A TPU's way with one core, on a CPU: torch_xla's process finds its line to the notebook."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
+    python("-c", code)
