@@ -86,6 +86,19 @@ class Kernel:
             elif kind == "status" and content["execution_state"] == "idle":
                 return answer
 
+    def works(self, code: str) -> Answer:
+        """Run a cell, which must not raise."""
+        answer = self.run(code)
+        assert answer.error is None, answer.shown
+        return answer
+
+    def interrupt(self, request: str) -> Answer:
+        """Interrupt the cell of this request, which must end in that."""
+        self.manager.interrupt_kernel()
+        answer = self.answer(request)
+        assert answer.error == "KeyboardInterrupt", answer.traceback
+        return answer
+
     def server(self) -> psutil.Process | None:
         """The server that ranks are forked from."""
         for child in self.process.children():
@@ -100,8 +113,7 @@ class Kernel:
     def assert_usable(self, launch: str) -> None:
         """Nothing is left of what went before, and a launch works: a cell that raises if wrong."""
         assert eventually(lambda: not self.ranks()), "ranks or cores were left behind"
-        answer = self.run(launch)
-        assert answer.error is None, answer.traceback
+        self.works(launch)
 
     def close(self) -> None:
         self.client.stop_channels()

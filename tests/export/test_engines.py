@@ -44,8 +44,7 @@ def in_a_kernel(folder: Path, *cells: str, history: bool = True) -> Path:
     """Run cells after those of notebook 06 that define its training; the script of their export."""
     with closing(Kernel(history=history)) as kernel:
         for cell in [*PREPARE, *(cell.format(folder) for cell in cells)]:
-            answer = kernel.run(cell)
-            assert answer.error is None, answer.shown
+            kernel.works(cell)
     return folder / "train.py"
 
 
