@@ -4,8 +4,15 @@ folder in their place.
 
 from pathlib import Path
 
+import nbformat
+
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def cells(notebook: Path, kind: str) -> list[nbformat.NotebookNode]:
+    """Its cells of this kind, "code" or "markdown"."""
+    return [cell for cell in nbformat.read(notebook, 4).cells if cell.cell_type == kind]
 
 
 def write(root: Path, files: dict[str, object]) -> Path:

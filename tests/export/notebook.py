@@ -9,14 +9,14 @@ import re
 import textwrap
 from pathlib import Path
 
-from tests.files import ROOT
+from tests.files import ROOT, cells
 
 
 def cells_of(notebook: str, *starts: str) -> list[str]:
     """The first cell of a notebook of the course that has this text, for each."""
-    cells = json.loads(next((ROOT / "notebooks").glob(f"{notebook}_*.ipynb")).read_text())["cells"]
-    cells = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    return [next(cell for cell in cells if start in cell) for start in starts]
+    (path,) = (ROOT / "notebooks").glob(f"{notebook}_*.ipynb")
+    sources = [cell.source for cell in cells(path, "code")]
+    return [next(source for source in sources if start in source) for start in starts]
 
 
 class Notebook:
@@ -64,11 +64,11 @@ def training() -> Notebook:
         "def load(",
         "def resume(",
     )
-    cells = [re.split("\n(?:WORK|script) = ", cell)[0] for cell in cells_of("19", *starts)]
+    sources = [re.split("\n(?:WORK|script) = ", cell)[0] for cell in cells_of("19", *starts)]
     # The thread that saves waits for a lost host, too, and its rank for that thread: not for two
     # minutes.
-    cells[4] = cells[4].replace("minutes=2", "seconds=10")
-    return Notebook(*cells)
+    sources[4] = sources[4].replace("minutes=2", "seconds=10")
+    return Notebook(*sources)
 
 
 def curve(records: list[dict]) -> list[float]:

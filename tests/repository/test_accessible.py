@@ -9,10 +9,10 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import chdir
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from bs4 import BeautifulSoup, PageElement, Tag
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
@@ -20,7 +20,7 @@ from course_utils import Span, Timeline, discover, pictures, schedules, style
 from course_utils.checks.verdict import Verdict
 from course_utils.lessons import course_map, published_runs, strategy_map
 from course_utils.pictures import curves, gantt_chart
-from tests.files import NOTEBOOKS, ROOT
+from tests.files import NOTEBOOKS, ROOT, cells
 from tests.test_style import contrast
 
 PAGES = ("#ffffff", "#111111")
@@ -42,44 +42,35 @@ def seen(color: str) -> float:
     return min(contrast(color, page) for page in PAGES)
 
 
-class Reader(HTMLParser):
-    """What a picture's HTML says, in which colours; `text` has (text, its colour, the colour of the
-    box it is on).
-    """
+def parsed(html: str) -> BeautifulSoup:
+    """What is there without JavaScript."""
+    page = BeautifulSoup(html, "html.parser")
+    for script in page("script"):
+        script.decompose()
+    return page
 
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.within: list = [("", "currentColor", None)]
-        self.text: list = []
-        self.drawn: list = []
-        self.tags: list = []
-        self.feed(re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL))
 
-    def handle_starttag(self, tag: str, attributes: list) -> None:
-        _, color, box = self.within[-1]
-        found = dict(attributes)
-        look = dict(re.findall(r"(?:^|;)\s*([\w-]+):([^;]+)", found.get("style") or ""))
-        color = look.get("color", color).replace("inherit", "currentColor")
-        color = NAMED.get(color, color)
-        if tag in ("text", "tspan", "g", "svg"):
-            color = found.get("fill", color)
-        box = next(iter(HEX.findall(look.get("background", ""))), box)
-        self.tags.append((tag, found))
-        looks = f"{found.get('style')} {found.get('fill')} {found.get('stroke')}"
-        self.drawn.append(HEX.findall(looks))
-        if tag not in ("br", "img", "input"):
-            self.within.append((tag, color, box))
+def look(tag: Tag) -> dict[str, str]:
+    return dict(re.findall(r"(?:^|;)\s*([\w-]+):([^;]+)", tag.get("style", "")))
 
-    def handle_startendtag(self, tag: str, attributes: list) -> None:
-        self.handle_starttag(tag, attributes)
-        self.within.pop()
 
-    def handle_endtag(self, tag: str) -> None:
-        assert self.within.pop()[0] == tag
+def color_of(text: PageElement) -> str:
+    """As the nearest element around it says; currentColor is the page's."""
+    for tag in text.parents:
+        color = look(tag).get("color", "inherit")
+        if tag.name in ("text", "tspan", "g", "svg"):
+            color = str(tag.get("fill", color))
+        if color != "inherit":
+            return NAMED.get(color, color)
+    return "currentColor"
 
-    def handle_data(self, text: str) -> None:
-        if text.strip():
-            self.text.append((text.strip(), *self.within[-1][1:]))
+
+def box_of(text: PageElement) -> str | None:
+    """The colour of the nearest box around it that has one."""
+    for tag in text.parents:
+        if colors := HEX.findall(look(tag).get("background", "")):
+            return colors[0]
+    return None
 
 
 def pages() -> dict[str, str]:
@@ -110,10 +101,12 @@ def pages() -> dict[str, str]:
 
 def test_html_can_be_read_on_both_pages() -> None:
     for kind, html in pages().items():
-        page = Reader(html)
-        assert page.text
-        for text, color, box in page.text:
-            if text in MARKS and color != "currentColor":
+        page = parsed(html)
+        texts = page(string=re.compile(r"\S"))
+        assert texts
+        for text in texts:
+            color, box = color_of(text), box_of(text)
+            if text.strip() in MARKS and color != "currentColor":
                 assert seen(color) >= 3, (kind, text, color)
             elif box is None:
                 assert color == "currentColor", (
@@ -121,8 +114,10 @@ def test_html_can_be_read_on_both_pages() -> None:
                 )
             else:
                 assert contrast(color, box) >= 4.5, f"{kind}: {text!r} in {color} on {box}"
-        for colors in filter(None, page.drawn):  # a pale box has an edge that is not
-            assert max(map(seen, colors)) >= 3, (kind, colors)
+        for tag in page():
+            colors = HEX.findall(f"{tag.get('style')} {tag.get('fill')} {tag.get('stroke')}")
+            # a pale box has an edge that is not
+            assert not colors or max(map(seen, colors)) >= 3, (kind, colors)
 
 
 @pytest.mark.parametrize(
@@ -151,25 +146,20 @@ def test_text_can_be_read_on_every_box() -> None:
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_outputs_of_notebooks_carry_a_text(notebook: Path) -> None:
-    for cell in json.loads(notebook.read_text())["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "markdown":
-            assert not re.search(r"!\[\s*\]\(", source), "an image without a text"
-            assert all(
-                re.search(r'\balt="[^"]', image) for image in re.findall(r"<img\b[^>]*>", source)
-            )
-        for out in cell.get("outputs", []):
-            for kind in out.get("data", {}):
+    for cell in cells(notebook, "markdown"):
+        assert not re.search(r"!\[\s*\]\(", cell.source), "an image without a text"
+        assert all(image.get("alt") for image in parsed(cell.source)("img"))
+    for cell in cells(notebook, "code"):
+        for out in cell.outputs:
+            data = out.get("data", {})
+            for kind in data:
                 if kind.startswith("image/"):
-                    said = out["metadata"].get(kind, {}).get("alt", "")
-                    assert len(said.split()) > 2, f"{kind} of {source[-200:]!r} has no alt"
-            page = Reader("".join(out.get("data", {}).get("text/html", "")))
-            for tag, found in page.tags:
-                assert tag != "img" or found.get("alt")
-                assert "onclick" not in found or tag == "button"
-            drawn = any(tag in ("svg", "script") for tag, _ in page.tags)
-            if drawn or "<script" in str(out.get("data", "")):
-                roles = "img", "group"
-                labelled = [found for _, found in page.tags if found.get("role") in roles]
-                assert labelled, f"the drawing of {source[-200:]!r} has no role"
-                assert all(found.get("aria-label", "").strip() for found in labelled)
+                    said = out.metadata.get(kind, {}).get("alt", "")
+                    assert len(said.split()) > 2, f"{kind} of {cell.source[-200:]!r} has no alt"
+            page = parsed(data.get("text/html", ""))
+            assert all(image.get("alt") for image in page("img"))
+            assert all(tag.name == "button" for tag in page(onclick=True))
+            if page("svg") or "<script" in str(data):
+                labelled = page(role=["img", "group"])
+                assert labelled, f"the drawing of {cell.source[-200:]!r} has no role"
+                assert all(tag.get("aria-label", "").strip() for tag in labelled)

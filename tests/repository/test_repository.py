@@ -2,27 +2,23 @@
 fit to commit.
 """
 
-import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from course_utils.checks import all_exercises
-from tests.files import NOTEBOOKS, ROOT
+from tests.files import NOTEBOOKS, ROOT, cells
+from tests.python import run
 
 HINT = "<details><summary>Hint 1</summary>"
 VERSIONS = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
 
 
-def cells(notebook: Path, kind: str) -> list[dict]:
-    return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == kind]
-
-
-def tags(cell: dict) -> list[str]:
-    return cell["metadata"].get("tags", [])
+def tags(cell: nbformat.NotebookNode) -> list[str]:
+    return cell.metadata.get("tags", [])
 
 
 def pins(file: str) -> dict[str, str]:
@@ -35,9 +31,7 @@ def pins(file: str) -> dict[str, str]:
 
 
 def installed(python: str | Path, names: list[str]) -> list[str]:
-    done = subprocess.run(
-        [python, "-c", VERSIONS, *names], capture_output=True, text=True, check=True
-    )
+    done = run(python, "-c", VERSIONS, *names)
     return [version.split("+")[0] for version in done.stdout.split()]
 
 
@@ -65,7 +59,7 @@ def test_links_lead_somewhere():
     for page in [*pages, *NOTEBOOKS]:
         text = page.read_text()
         if page.suffix == ".ipynb":
-            text = "\n".join("".join(cell["source"]) for cell in cells(page, "markdown"))
+            text = "\n".join(cell.source for cell in cells(page, "markdown"))
         text = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
         local = re.findall(r"\]\((?!https?:|#|attachment:)([^)\s#]+)", text)
         lost += [f"{page.name}: {link}" for link in local if not (page.parent / link).exists()]
@@ -75,7 +69,7 @@ def test_links_lead_somewhere():
 def test_readme_and_site_have_a_place_for_every_notebook():
     readme, site = (ROOT / "README.md").read_text(), (ROOT / "docs" / "index.md").read_text()
     for notebook in NOTEBOOKS:
-        first = "".join(cells(notebook, "markdown")[0]["source"])
+        first = cells(notebook, "markdown")[0].source
         question = re.search(rf"^# {notebook.name[:2]} · (.+\?)$", first, re.MULTILINE)[1]
         minutes = re.search(r"(\d+) min", first)[1]
         assert (
@@ -90,11 +84,10 @@ def test_every_exercise_has_its_place_and_hints_in_its_notebook():
     for name, exercise in all_exercises().items():
         file = exercise.published.__module__.rpartition(".nb")[2] + ".ipynb"
         question = ""
-        for cell in json.loads((ROOT / "notebooks" / file).read_text())["cells"]:
-            text = "".join(cell["source"])
-            if cell["cell_type"] == "markdown":
-                question = text
-            elif "exercise" in tags(cell) and f"def {name}(" in text:
+        for cell in nbformat.read(ROOT / "notebooks" / file, 4).cells:
+            if cell.cell_type == "markdown":
+                question = cell.source
+            elif "exercise" in tags(cell) and f"def {name}(" in cell.source:
                 if HINT not in question:
                     wrong.append(f"{file}: the text above the cell of {name} has no {HINT}")
                 break
@@ -106,25 +99,25 @@ def test_every_exercise_has_its_place_and_hints_in_its_notebook():
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_was_run_from_top_to_bottom_and_is_fit_to_commit(notebook):
     text = notebook.read_text()
-    code = [cell for cell in cells(notebook, "code") if "".join(cell["source"]).strip()]
+    code = [cell for cell in cells(notebook, "code") if cell.source.strip()]
     # which `make badges` puts in
-    counts = [cell["execution_count"] for cell in code if cell.get("id") != "install"]
+    counts = [cell.execution_count for cell in code if cell.get("id") != "install"]
     assert counts == list(range(counts[0], counts[0] + len(counts))), (
         "Restart and run all, then save"
     )
     for cell in code:
-        assert len("".join(cell["source"]).splitlines()) <= 30, "no cell over 30 lines"
+        assert len(cell.source.splitlines()) <= 30, "no cell over 30 lines"
         if "raises-exception" not in tags(cell):
-            errors = [out["ename"] for out in cell["outputs"] if out["output_type"] == "error"]
-            assert not errors, f"cell {cell['execution_count']} ended in {errors[0]}"
+            errors = [out.ename for out in cell.outputs if out.output_type == "error"]
+            assert not errors, f"cell {cell.execution_count} ended in {errors[0]}"
     assert len(text.encode()) <= 500_000, "at most 500 KB with its outputs"
-    kernel = json.loads(text)["metadata"]["kernelspec"]
+    kernel = nbformat.read(notebook, 4).metadata.kernelspec
     wanted = (
         ("xla", "PyTorch/XLA")
         if "import torch_xla" in text
         else ("python3", "Python 3 (ipykernel)")
     )
-    assert (kernel["name"], kernel["display_name"]) == wanted
+    assert (kernel.name, kernel.display_name) == wanted
     # ipykernel's folder for cells is in tracebacks unless they are shown as cells.
     paths = re.findall(
         r"/(?:root|home|Users|work|private|var/folders)/[\w./-]+|/tmp/ipykernel_\w+[\w./-]*", text
