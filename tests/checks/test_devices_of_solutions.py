@@ -8,16 +8,19 @@ no numbers, and no collective takes it.
 
 import functools
 import sys
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from course_utils import check
 from course_utils.checks import all_exercises
+from course_utils.lessons.models import mlp
 
 ON_CORES = ("tpu_many_cores", "lightning")
 
@@ -39,7 +42,7 @@ def homeless(solution):
     @functools.wraps(solution)
     def run(*args, **kwargs):
         given = [id(value) for value in args if isinstance(value, nn.Module)]
-        move, wrap = nn.Module.to, nn.parallel.DistributedDataParallel.__init__
+        move, wrap = nn.Module.to, DDP.__init__
 
         def moved(module, *where, **options):
             given.append(id(module))
@@ -49,12 +52,12 @@ def homeless(solution):
             assert id(module) in given, "DDP of a network that was not moved with .to(pick())"
             wrap(self, module, *more, **options)
 
-        nn.Module.to, nn.parallel.DistributedDataParallel.__init__ = moved, wrapped
-        try:
-            with Homeless():
-                return solution(*args, **kwargs)
-        finally:
-            nn.Module.to, nn.parallel.DistributedDataParallel.__init__ = move, wrap
+        with (
+            mock.patch.object(nn.Module, "to", moved),
+            mock.patch.object(DDP, "__init__", wrapped),
+            Homeless(),
+        ):
+            return solution(*args, **kwargs)
 
     return run
 
@@ -84,9 +87,7 @@ def count_on_the_cpu(losses):
 
 
 def not_moved(batches):
-    from course_utils.lessons.models import mlp
-
-    return nn.parallel.DistributedDataParallel(mlp()).module
+    return DDP(mlp()).module
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import time
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -14,9 +15,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils import check, launch
+from course_utils import launch
 from course_utils.checks.compare import AtMost, difference
-from course_utils.checks.exercise import Exercise, exercise, found
+from course_utils.checks.exercise import Exercise
 
 
 def share(rows, devices):
@@ -31,43 +32,36 @@ def total(tensor):
     dist.all_reduce(tensor)
 
 
-@pytest.fixture
-def shares():
-    @exercise(share, mistakes={"The rows that are left over are lost": rounded_down})
-    def it(answer):
-        for rows, devices in ((10, 5), (10, 4), (7, 2)):
-            yield f"share({rows}, {devices})", answer(rows, devices)
-        yield "", "No row is lost."
-
-    yield it
-    found.pop("share")
+def probe_of_shares(answer):
+    for rows, devices in ((10, 5), (10, 4), (7, 2)):
+        yield f"share({rows}, {devices})", answer(rows, devices)
+    yield "", "No row is lost."
 
 
-@pytest.fixture
-def totals():
-    @exercise(total, ranks=(2,))
-    def it(answer):
-        for length in (3, 2_000):
-            tensor = torch.arange(length) + 1.0 + dist.get_rank()
-            answer(tensor)
-            yield f"the sum of {length} numbers", tensor
-
-    yield it
-    found.pop("total")
+def probe_of_totals(answer):
+    for length in (3, 2_000):
+        tensor = torch.arange(length) + 1.0 + dist.get_rank()
+        answer(tensor)
+        yield f"the sum of {length} numbers", tensor
 
 
-def test_the_solution_is_solved_and_a_mistake_gets_its_sentence(shares):
-    verdict = check.share(share)
+LOST = {"The rows that are left over are lost": rounded_down}
+shares = Exercise(share, probe_of_shares, mistakes=LOST)
+totals = Exercise(total, probe_of_totals, ranks=(2,))
+
+
+def test_the_solution_is_solved_and_a_mistake_gets_its_sentence():
+    verdict = shares(share)
     assert verdict
     assert str(verdict) == "✓ share: Solved. No row is lost."
-    verdict = check.share(rounded_down)
+    verdict = shares(rounded_down)
     assert not verdict
     assert verdict.text == "share(10, 4): The rows that are left over are lost."
     assert str(verdict).endswith("expected [3, 3, 2, 2]\n  got      [2, 2, 2, 2]")
-    assert "left over" not in check.share(lambda rows, devices: [rows] * devices).text
+    assert "left over" not in shares(lambda rows, devices: [rows] * devices).text
 
 
-def test_on_ranks_the_first_difference_is_named_with_its_rank(totals):
+def test_on_ranks_the_first_difference_is_named_with_its_rank():
     assert totals(total)
 
     def only_on_rank_0(tensor):
@@ -81,8 +75,7 @@ def test_on_ranks_the_first_difference_is_named_with_its_rank(totals):
         if dist.get_rank():
             total(tensor)
 
-    totals.seconds = 2.0
-    verdict = totals(never)
+    verdict = replace(totals, seconds=2.0)(never)
     says = "the sum of 3 numbers: ranks? (0, )?1 of 2 had not finished after 2 s"
     assert re.search(says, verdict.text)
     assert "time_limit" not in str(verdict)
@@ -108,22 +101,22 @@ def not_returned(rows, devices):
 @pytest.mark.parametrize(
     "answer", [stub, stub_of_dots, half_written, not_returned], ids=lambda f: f.__name__
 )
-def test_what_is_not_written_yet_is_not_wrong(shares, answer):
+def test_what_is_not_written_yet_is_not_wrong(answer):
     assert str(shares(answer)).startswith("○ share: Not yet.")
 
 
-def test_dots_that_index_a_tensor_are_no_gap(shares):
+def test_dots_that_index_a_tensor_are_no_gap():
     assert shares(lambda rows, devices: torch.ones(devices)[..., 1:]).state == "wrong"
 
 
-def test_how_it_is_called(shares):
+def test_how_it_is_called():
     assert "check.share(share)" in shares(share(10, 4)).text
     said = shares(lambda rows: rows).text
     assert "It is called as `share(rows, devices)`, and yours cannot be" in said
     assert shares(lambda rows, devices, last=0: share(rows, devices))
 
 
-def test_an_exception_is_shown_with_the_learners_line_and_without_ours(shares):
+def test_an_exception_is_shown_with_the_learners_line_and_without_ours():
     def helper(devices):
         return torch.ones(devices) @ torch.ones(4)
 
@@ -137,7 +130,7 @@ def test_an_exception_is_shown_with_the_learners_line_and_without_ours(shares):
     assert "course_utils" not in str(verdict) + verdict._repr_html_()
 
 
-def test_an_answer_cannot_harm_the_kernel(shares):
+def test_an_answer_cannot_harm_the_kernel():
     def leaves(rows, devices):
         sys.exit(3)
 
@@ -165,16 +158,15 @@ def test_an_answer_cannot_harm_the_kernel(shares):
     assert shares(changes)
     assert torch.get_default_dtype() is torch.float32
     assert "launch was called inside a rank" in shares(launches).text
-    shares.seconds = 2.0
-    assert "It had not finished after 2 s" in shares(never_ends).text
+    assert "It had not finished after 2 s" in replace(shares, seconds=2.0)(never_ends).text
 
 
-def test_the_solution_is_printed(shares, capsys):
+def test_the_solution_is_printed(capsys):
     shares.solution()
     assert "return [len(range(rows)" in capsys.readouterr().out
 
 
-def test_html_escapes_and_holds_no_fixed_background(shares):
+def test_html_escapes_and_holds_no_fixed_background():
     html = shares(lambda rows, devices: ["<script>alert(1)</script>"])._repr_html_()
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
@@ -229,14 +221,9 @@ def test_equal_values():
 
 
 def test_an_answer_that_is_looked_at_here_is_told_alike():
-    @exercise(rounded_down, here=True)
-    def it(answer):
-        yield "rounded_down(7, 2)", answer(7, 2)
-
+    here = replace(shares, published=rounded_down, here=True)
     lock = threading.Lock()
-    assert isinstance(it, Exercise)
-    assert it(rounded_down)
-    assert it(lambda rows, devices: lock and rounded_down(rows, devices))  # nothing is sent
-    verdict = it(lambda rows, devices: [1 // 0])
-    assert verdict.text.startswith("rounded_down(7, 2): It raised ZeroDivisionError")
-    found.pop("rounded_down")
+    assert here(rounded_down)
+    assert here(lambda rows, devices: lock and rounded_down(rows, devices))  # nothing is sent
+    verdict = here(lambda rows, devices: [1 // 0])
+    assert verdict.text.startswith("share(10, 5): It raised ZeroDivisionError")

@@ -23,6 +23,11 @@ def with_numpy(widths, rows):
     return np.float64(12 * parameters + 4 * rows * (wide[1:-1].sum() + 2 * wide[-2]))
 
 
+def with_more(numbers):
+    """The right prediction and so many more numbers a row."""
+    return lambda widths, rows: predict_peak(widths, rows) + 4 * rows * numbers(widths)
+
+
 def cut(x, y, most):
     return zip(x.split(most), y.split(most), strict=True)
 
@@ -78,11 +83,9 @@ RIGHT = {
 }
 WRONG = {
     "predict_peak": [
-        lambda widths, rows: (
-            predict_peak(widths, rows) + 8 * rows * (max(widths[1:-1]) - widths[-2])
-        ),
-        lambda widths, rows: predict_peak(widths, rows) - 4 * rows * widths[-2],
-        lambda widths, rows: predict_peak(widths, rows) + 4 * rows * (widths[0] - widths[-2]),
+        with_more(lambda widths: 2 * (max(widths[1:-1]) - widths[-2])),
+        with_more(lambda widths: -widths[-2]),
+        with_more(lambda widths: widths[0] - widths[-2]),
     ],
     "backward_in_pieces": [
         one_backward_at_the_end,

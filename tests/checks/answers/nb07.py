@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
 
 from course_utils import pick
+from course_utils.checks.instruments import everyones
 from course_utils.lessons.models import mlp
 
 
@@ -26,13 +27,6 @@ def step(model, optimizer, x, y, *, scale=1.0):
     optimizer.step()
 
 
-def counts(batches):
-    """How many batches each rank has."""
-    everyones = [None] * dist.get_world_size()
-    dist.all_gather_object(everyones, len(batches))
-    return everyones
-
-
 def uneven(around=lambda model: contextlib.nullcontext(), train_on=lambda batches: batches):
     def train_uneven(batches):
         model, optimizer = new()
@@ -44,19 +38,13 @@ def uneven(around=lambda model: contextlib.nullcontext(), train_on=lambda batche
     return train_uneven
 
 
-def of_everybody(batches):
-    everyones = [None] * dist.get_world_size()
-    dist.all_gather_object(everyones, batches)
-    return [*itertools.chain(*everyones)]
-
-
 def from_the_start_again(batches):
-    return [batches[i % len(batches)] for i in range(max(counts(batches)))]
+    return [batches[i % len(batches)] for i in range(max(everyones(len(batches))))]
 
 
 def padded_with_nothing(batches):
     model, optimizer = new()
-    for i in range(max(counts(batches))):
+    for i in range(max(everyones(len(batches)))):
         step(model, optimizer, *batches[min(i, len(batches) - 1)], scale=float(i < len(batches)))
     return model
 
@@ -75,7 +63,7 @@ def extra_batches(train):
 
     def train_uneven(batches):
         model, optimizer = new()
-        number = min(counts(batches))
+        number = min(everyones(len(batches)))
         for x, y in batches[:number]:
             step(model, optimizer, x, y)
         for x, y in batches[number:]:
@@ -88,7 +76,7 @@ def extra_batches(train):
 def by_the_longest_alone(batches):
     """Every rank steps with the gradients of a rank that has most batches."""
     model, optimizer = new()
-    lengths = counts(batches)
+    lengths = everyones(len(batches))
     longest = lengths.index(max(lengths))
     for i in range(max(lengths)):
         optimizer.zero_grad()
@@ -172,7 +160,7 @@ RIGHT = {
 WRONG = {
     "train_uneven": [
         the_last_ones_alone,
-        uneven(train_on=of_everybody),
+        uneven(train_on=lambda batches: itertools.chain(*everyones(batches))),
         uneven(lambda model: model.no_sync()),
         uneven(train_on=lambda batches: batches[:1]),
         extra_batches(lambda model, x, y: cross_entropy(model(x), y)),
@@ -186,7 +174,6 @@ WRONG = {
         saved(wait=lambda: time.sleep(3)),
         saved(lambda model, path: torch.save(model.state_dict(), path)),
         saved(give=own_state),
-        saved(give=own_state, wait=lambda: None),
         when_the_file_is_newer,
         saved(writers=range(3), wait=lambda: None),
     ],

@@ -1,9 +1,7 @@
 """Answers to the exercises of notebook 08."""
 
-import heapq
 from fractions import Fraction
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -28,11 +26,11 @@ def whole_parameters_only(parameters, ranks, stage):
 
 def by_least(parameters):
     """Owners: the largest first, each to the rank with the least so far."""
-    owners = np.zeros(len(parameters), int)
-    loads = [(0, rank) for rank in range(dist.get_world_size())]
-    for i in np.argsort([p.numel() for p in parameters])[::-1]:
-        load, owners[i] = heapq.heappop(loads)
-        heapq.heappush(loads, (load + parameters[i].numel(), owners[i]))
+    owners = [0] * len(parameters)
+    loads = [0] * dist.get_world_size()
+    for i in sorted(range(len(parameters)), key=lambda i: -parameters[i].numel()):
+        owners[i] = loads.index(min(loads))
+        loads[owners[i]] += parameters[i].numel()
     return owners
 
 
@@ -59,7 +57,7 @@ def sharded(deal=by_least, average=averaged, make_all=False, smallest=0):
                 if make_all and owner != dist.get_rank():
                     optimizer.state.pop(p, None)
                 if p.numel() > smallest:
-                    dist.broadcast(p.detach(), src=int(owner))
+                    dist.broadcast(p.detach(), src=owner)
 
         return step
 
@@ -78,7 +76,7 @@ def an_optimizer_each(parameters, make):
         for optimizer in optimizers:
             optimizer.step()
         for p, owner in zip(trained, owners, strict=True):
-            dist.broadcast(p.data, int(owner))
+            dist.broadcast(p.data, owner)
 
     for p in trained:
         p.register_post_accumulate_grad_hook(lambda p: averaged([p]))

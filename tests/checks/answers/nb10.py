@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from course_utils.checks.nb10_model_parallel import balance, stage_costs
+from course_utils.checks.nb10_model_parallel import balance, idle_shares, stage_costs
 
 
 def with_numpy(forward, backward):
@@ -14,16 +14,20 @@ def with_numpy(forward, backward):
     return 1 - own / own.sum()
 
 
-def with_fractions(forward, backward):
-    own = [Fraction(f) + Fraction(b) for f, b in zip(forward, backward, strict=True)]
-    return [1 - each / sum(own) for each in own]
+def in_numbers(of):
+    """With times that are made numbers of this kind first."""
+
+    def idle_shares(forward, backward):
+        own = [of(f) + of(b) for f, b in zip(forward, backward, strict=True)]
+        return [1 - each / sum(own) for each in own]
+
+    return idle_shares
 
 
 def uses_up(forward, backward):
-    own = []
-    while forward:
-        own.append(forward.pop(0) + backward.pop(0))
-    return [1 - each / sum(own) for each in own]
+    shares = idle_shares(forward, backward)
+    forward.clear()
+    return shares
 
 
 def shares_of_each_pass(forward, backward):
@@ -32,11 +36,6 @@ def shares_of_each_pass(forward, backward):
         1 - (f / sum(forward) + b / sum(backward)) / 2
         for f, b in zip(forward, backward, strict=True)
     ]
-
-
-def whole_milliseconds(forward, backward):
-    own = [int(1000 * f) + int(1000 * b) for f, b in zip(forward, backward, strict=True)]
-    return [1 - each / sum(own) for each in own]
 
 
 def never_waits_without_work(forward, backward):
@@ -87,12 +86,15 @@ def sorts_them(costs, stages):
     return balance(costs, stages)
 
 
-RIGHT = {"idle_shares": [with_fractions, with_numpy], "balance": [of_all_counts, by_recursion]}
+RIGHT = {
+    "idle_shares": [in_numbers(Fraction), with_numpy],
+    "balance": [of_all_counts, by_recursion],
+}
 WRONG = {
     "idle_shares": [
         shares_of_each_pass,
         uses_up,
-        whole_milliseconds,
+        in_numbers(lambda seconds: int(1000 * seconds)),
         never_waits_without_work,
     ],
     "balance": [

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.functional import gelu, linear
 
 from course_utils import pick
-from course_utils.checks.nb11_tensor_parallel import split
+from course_utils.checks.nb11_tensor_parallel import mlp_part, split
 from course_utils.lessons.tensor_parallel import add_up, as_it_is, fan_out, mine
 
 
@@ -41,10 +41,14 @@ def plan_that_sends_weights(x, up, down):
     return down(gelu(by_torch(up, ColwiseParallel(), src_data_rank=0)(x)))
 
 
+def summand(x, up, down):
+    """This rank's, without the last bias."""
+    return linear(gelu(linear(x, mine(up.weight), mine(up.bias))), mine(down.weight, 1))
+
+
 def shares_the_bias(x, up, down):
     down.bias.data /= dist.get_world_size()
-    hidden = gelu(linear(fan_out(x), mine(up.weight), mine(up.bias)))
-    return add_up(linear(hidden, mine(down.weight, 1)) + down.bias)
+    return add_up(summand(fan_out(x), up, down) + down.bias)
 
 
 def blanks_the_others(x, up, down):
@@ -52,12 +56,11 @@ def blanks_the_others(x, up, down):
         others = torch.ones(len(up.bias), dtype=torch.bool, device=x.device)
         mine(others)[:] = False
         down.weight[:, others] = 0
-    hidden = gelu(linear(fan_out(x), mine(up.weight), mine(up.bias)))
-    return add_up(linear(hidden, mine(down.weight, 1))) + down.bias
+    return mlp_part(x, up, down)
 
 
 def unknown_to_autograd(x, up, down):
-    total = linear(gelu(linear(x, mine(up.weight), mine(up.bias))), mine(down.weight, 1)).detach()
+    total = summand(x, up, down).detach()
     dist.all_reduce(total)
     return total + down.bias
 

@@ -9,6 +9,8 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.functional import cross_entropy
 
+from course_utils.checks.instruments import everyones
+
 
 def beside(state, path):
     new = path.with_suffix(".new")
@@ -22,30 +24,32 @@ def survivor(save=beside, load=torch.load, rank=0, name="last.pt", each=1, late=
     def survive(model, optimizer, sampler, loader, epochs, folder):
         last = folder / name.format(dist.get_rank())
         saved = {}
+
+        def restore_random():
+            torch.set_rng_state(saved["random"][dist.get_rank()])
+
         if last.exists():
             saved = load(last)
             model.load_state_dict(saved["model"])
             optimizer.load_state_dict(saved["optimizer"])
             if not late:
-                torch.set_rng_state(saved["random"][dist.get_rank()])
+                restore_random()
         done = saved.get("done", 0)
         for number in range(done // len(loader), epochs):
             sampler.set_epoch(number)
             for step, (x, y) in enumerate(loader, number * len(loader)):
                 if step < done:
-                    torch.set_rng_state(saved["random"][dist.get_rank()])
+                    restore_random()
                     continue
                 if late and saved and step == done:
-                    torch.set_rng_state(saved["random"][dist.get_rank()])
+                    restore_random()
                 loss = cross_entropy(model(x), y)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 if (step + 1) % each == 0:
-                    everyones = [None] * dist.get_world_size()
-                    dist.all_gather_object(everyones, torch.get_rng_state())
                     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                    state |= {"done": step + 1, "random": everyones}
+                    state |= {"done": step + 1, "random": everyones(torch.get_rng_state())}
                     if rank in (None, dist.get_rank()):
                         save(state, last)
 

@@ -22,7 +22,5 @@ def trained(connect):
 
 
 def test_hand_ddp_trains_as_torchs_ddp():
-    ours, torchs = (
-        launch(trained, connect, ranks=3, show=False).results for connect in (hand_ddp, DDP)
-    )
+    ours, torchs = (launch(trained, connect, ranks=3).results for connect in (hand_ddp, DDP))
     torch.testing.assert_close(ours, torchs)

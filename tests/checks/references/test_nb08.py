@@ -36,7 +36,5 @@ def trained(case, whole):
 
 def test_shard_optimizer_trains_as_ddp_with_the_whole_optimizer():
     for case in nb08.CASES:
-        ours, expected = (
-            launch(trained, case, whole, ranks=3, show=False).results for whole in (False, True)
-        )
+        ours, expected = (launch(trained, case, whole, ranks=3).results for whole in (False, True))
         torch.testing.assert_close(ours, expected)

@@ -24,7 +24,7 @@ def gradients_apart():
 
 
 def test_units_have_the_gradient_of_one_process():
-    run = launch(gradients_apart, ranks=2, device="cpu", show=False)
+    run = launch(gradients_apart, ranks=2, device="cpu")
     assert max(run.results) < 1e-5
 
 
@@ -36,5 +36,5 @@ def outputs():
 
 
 def test_a_sharded_start_gives_what_one_process_gives():
-    for got, expected in launch(outputs, ranks=3, device="cpu", show=False).results:
+    for got, expected in launch(outputs, ranks=3, device="cpu").results:
         torch.testing.assert_close(got, expected)

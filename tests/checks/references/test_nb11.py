@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -28,16 +29,14 @@ def both(layer, part):
     return got, expected
 
 
-def close(*task):
-    for got, expected in launch(
-        both, *task, ranks=2, device="cpu", show=False, time_limit=600
-    ).results:
+@pytest.mark.parametrize(
+    ("layer", "part"),
+    [
+        (MLP(16), lambda x, mlp: mlp_part(x, mlp.up, mlp.down)),
+        (Attention(16, 4), attention_part),
+    ],
+    ids=["MLP", "attention"],
+)
+def test_the_parts_are_the_whole_layer(layer, part):
+    for got, expected in launch(both, layer, part, ranks=2, device="cpu").results:
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4, check_dtype=False)
-
-
-def test_mlp_part_is_the_whole_mlp():
-    close(MLP(16), lambda x, mlp: mlp_part(x, mlp.up, mlp.down))
-
-
-def test_attention_part_is_the_whole_attention():
-    close(Attention(16, 4), attention_part)

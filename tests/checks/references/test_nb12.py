@@ -13,9 +13,6 @@ def test_every_rank_does_what_torchs_does():
         for ranks, micro_batches in itertools.product((2, 3, 4, 8), (1, 2, 4, 8, 24)):
             if micro_batches < ranks and answer is write_zero_bubble:
                 continue
-            for rank, order in enumerate(
-                schedules.make(name, ranks=ranks, micro_batches=micro_batches).orders
-            ):
-                assert answer(rank, ranks, micro_batches).split() == [
-                    f"{step.letter}{step.micro}" for step in order
-                ]
+            written = [answer(rank, ranks, micro_batches) for rank in range(ranks)]
+            schedule = schedules.make(name, ranks=ranks, micro_batches=micro_batches)
+            assert schedules.parse(written, micro_batches).orders == schedule.orders

@@ -13,34 +13,32 @@ from course_utils import xla
 from course_utils.checks.nb17_spmd import shard_mlp
 from course_utils.lessons.models import MLP, filled
 
-ROWS, WIDTH = 16, 12
+WIDTH = 12
+X = torch.linspace(-1, 1, 16 * WIDTH).reshape(16, WIDTH)
+
+
+def output_and_gradients(network, x):
+    output = network(x)
+    output.square().sum().backward()
+    return [output.detach(), *(p.grad for p in network.parameters())]
 
 
 def sharded():
     import torch_xla
     import torch_xla.distributed.spmd as xs
 
-    mesh, device = xs.Mesh(np.arange(4), (2, 2), ("data", "model")), torch_xla.device()
-    network, x = (
-        filled(MLP(WIDTH)).to(device),
-        torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH).to(device),
-    )
+    mesh = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
+    network = filled(MLP(WIDTH)).to(torch_xla.device())
+    x = X.to(torch_xla.device())
     shard_mlp(network, x, mesh)
     held = xla.sharding({"x": x} | dict(network.named_parameters()))
-    output = network(x)
-    output.square().sum().backward()
-    return output.detach(), [p.grad for p in network.parameters()], held
+    return output_and_gradients(network, x), held
 
 
 def test_shard_mlp_is_the_network_in_parts():
-    [(output, gradients, held)] = xla.launch(sharded, cores=4, spmd=True, show=False).results
-    network = filled(MLP(WIDTH))
-    expected = network(torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH))
-    expected.square().sum().backward()
-    torch.testing.assert_close(output, expected.detach(), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(
-        gradients, [p.grad for p in network.parameters()], atol=1e-4, rtol=1e-4
-    )
+    [(found, held)] = xla.launch(sharded, cores=4, spmd=True).results
+    expected = output_and_gradients(filled(MLP(WIDTH)), X)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     shapes = {
         "x": (8, WIDTH),
         "up.weight": (2 * WIDTH, WIDTH),

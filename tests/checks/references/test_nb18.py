@@ -28,7 +28,7 @@ def test_port_the_loop_is_the_loop():
             schedule.step()
         x, y = images.test.tensors
         seen["accuracy"].append((model(x).argmax(1) == y).float().mean().item())
-    [found] = launch(
-        lambda: fit(port_the_loop(models.mlp(), 0.2, 24)), ranks=1, device="cpu", show=False
-    ).results
-    assert found == {name: pytest.approx(values, abs=1e-6) for name, values in seen.items()}
+    run = launch(lambda: fit(port_the_loop(models.mlp(), 0.2, 24)), ranks=1, device="cpu")
+    assert run.results[0] == {
+        name: pytest.approx(values, abs=1e-6) for name, values in seen.items()
+    }
