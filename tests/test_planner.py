@@ -20,9 +20,8 @@ def gpt(heads: int, width: int, layers: int) -> Model:
     return Model(layers=layers, width=width, heads=heads, vocabulary=51_200, context=2048)
 
 
-def seconds_at(rate: float, model: Model, devices: int, batch: int) -> float:
-    """Of a step that recomputes, at so many TFLOP/s a device."""
-    return model.operations(batch, recompute=True) / devices / (rate * 1e12)
+def on_a100(model: Model, batch: int, **plan) -> planner.Cost:
+    return estimate(model, Plan(**plan), A100, batch=batch)
 
 
 @pytest.mark.parametrize(
@@ -60,13 +59,12 @@ def test_steps_of_megatrons_table_2_are_planned_within_their_bounds():
     for name, *numbers in rows(TABLE_2):
         model = OLDER[name]
         pp, dp, batch, rate = map(int, numbers)
-        published = seconds_at(rate, model, 8 * pp * dp, batch)
+        published = model.operations(batch, recompute=True) / (8 * pp * dp * rate * 1e12)
 
         planned = []
         for chunks in (1, 2, 4):  # the table does not say how many: the planner's best
             if model.layers % (pp * chunks) == 0:
-                plan = Plan(tp=8, pp=pp, dp=dp, chunks=chunks, recompute=True)
-                cost = estimate(model, plan, A100, batch=batch)
+                cost = on_a100(model, batch, tp=8, pp=pp, dp=dp, chunks=chunks, recompute=True)
                 planned.append(cost.step + cost.hidden)
         error = 100 * (min(planned) / published - 1)
         assert -3 <= error <= 5.5, (name, dp)
@@ -103,7 +101,7 @@ def test_zero():
     for zero, (billions, volume) in enumerate(((2, 2), (7.6, 2), (14.4, 2), (128, 3))):
         states = sum(planner.states(1, dp=64, zero=zero).values())
         assert 32 / states == pytest.approx(billions, rel=0.006)
-        sent = estimate(SMALL, Plan(dp=64, zero=zero), A100, batch=64).sent["data"]
+        sent = on_a100(SMALL, 64, dp=64, zero=zero).sent["data"]
         assert sent / (2 * SMALL.parameters) == pytest.approx(volume * 63 / 64)
 
 
@@ -132,7 +130,7 @@ def test_activations():
         assert model.activations(1, tp, 2, sequence=sequence) == pytest.approx(whole * numbers)
     # Stage 0 of 1F1B holds p micro-batches of l/p layers: as much as all layers of one.
     full, less = (
-        estimate(model, Plan(tp=8, pp=8, recompute=again), A100, batch=64).memory["activations"]
+        on_a100(model, 64, tp=8, pp=8, recompute=again).memory["activations"]
         for again in (False, True)
     )
     assert full == pytest.approx(96 * model.activations(1, 8, 2))
@@ -147,11 +145,11 @@ def test_volumes():
     b, m = 2, 16
     bsh = b * 2048 * 4096
     for t, p in [(2, 1), (8, 1), (8, 4), (1, 2)]:
-        sent = estimate(model, Plan(tp=t, pp=p, micro=b), A100, batch=b * m).sent
+        sent = on_a100(model, b * m, tp=t, pp=p, micro=b).sent
         assert sent["tensor"] / 2 == pytest.approx(8 * bsh * (t - 1) / t * 36 / p * m)
         # A stage in the middle sends both ways, the first and last one way.
         assert sent["pipeline"] / 2 == pytest.approx({1: 0, 2: 1, 4: 2}[p] * bsh * m)
-        split = estimate(model, Plan(tp=t, pp=p, micro=b, sequence=True), A100, batch=b * m).sent
+        split = on_a100(model, b * m, tp=t, pp=p, micro=b, sequence=True).sent
         # Korthikanti et al., section 4.2.2: no byte more, but for two more all-gathers a layer in
         # backward
         assert split["tensor"] == pytest.approx(sent["tensor"] * 5 / 4)
@@ -191,7 +189,7 @@ def test_pipelines_are_those_of_the_schedules():
             share = found.seconds["bubble"] / (found.seconds["bubble"] + found.seconds["compute"])
             assert share == pytest.approx(schedule.simulate().idle())
 
-    seconds = estimate(gpt(32, 4096, 36), Plan(tp=8, pp=4), A100, batch=12).seconds
+    seconds = on_a100(gpt(32, 4096, 36), 12, tp=8, pp=4).seconds
     assert seconds["bubble"] == pytest.approx((seconds["compute"] + seconds["tensor"]) * 3 / 12)
     assert seconds["tensor"] > 0
 
@@ -239,9 +237,7 @@ def test_what_of_data_parallelism_hides():
 def test_hsdp():
     """ZeRO 3 inside groups, and a sum of what each rank keeps, between the groups."""
     count = SMALL.parameters * 2  # bytes of weights, and of gradients
-    whole, groups = (
-        estimate(SMALL, Plan(dp=64, zero=3, group=group), A100, batch=64) for group in (0, 8)
-    )
+    whole, groups = (on_a100(SMALL, 64, dp=64, zero=3, group=group) for group in (0, 8))
     assert groups.memory["parameters"] == pytest.approx(count / 8)
     assert groups.memory["gathered"] == whole.memory["gathered"]
     between = 2 * 7 / 8 * count / 8
@@ -250,21 +246,20 @@ def test_hsdp():
     late = replace(A100, latency=0, far_latency=0, flops=1e20, memory_bandwidth=float("inf"))
     found = estimate(SMALL, groups.plan, late, batch=64)
     assert found.seconds["data"] == pytest.approx(takes)
-    assert estimate(SMALL, replace(groups.plan, group=64), A100, batch=64).sent == whole.sent
+    assert on_a100(SMALL, 64, dp=64, zero=3, group=64).sent == whole.sent
 
 
 def test_stages_wait_for_the_deepest():
     """Five layers on two stages cost as six do, and on one as five."""
     five = replace(SMALL, layers=5)
     for stages, layers in ((1, 5), (2, 6)):
-        plan = Plan(pp=stages)
-        found = estimate(five, plan, A100, batch=8)
-        assert found == estimate(replace(SMALL, layers=layers), plan, A100, batch=8)
+        as_deep = replace(SMALL, layers=layers)
+        assert on_a100(five, 8, pp=stages) == on_a100(as_deep, 8, pp=stages)
 
 
 def test_mfu_counts_no_recomputation():
     for again in (False, True):
-        found = estimate(SMALL, Plan(dp=2, recompute=again), A100, batch=8)
+        found = on_a100(SMALL, 8, dp=2, recompute=again)
         used = planner.mfu(SMALL, found, batch=8, peak=1e12)
         assert used * 2 * 1e12 * found.step == pytest.approx(SMALL.operations(8))
 
@@ -282,7 +277,6 @@ def test_plans_use_all_devices_and_the_fastest_that_fits_comes_first():
 def test_a_plan_that_cannot_be_is_said_in_words():
     for plan, words in [
         (Plan(tp=3), "3 does not divide the 4 heads"),
-        (Plan(pp=5), "4 layers are too few"),
         (Plan(pp=2, chunks=3), "4 layers are too few"),
         (Plan(dp=4, zero=3, group=3), "3 does not divide the 4 replicas"),
         (Plan(dp=4, zero=2, group=2), "give zero=3"),

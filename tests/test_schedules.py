@@ -97,17 +97,6 @@ def test_bubble_is_the_formula():
             assert waits == pytest.approx(foretold) == pytest.approx((p - 1) / (v * m + p - 1))
 
 
-def test_the_classic_two_stage_picture():
-    timeline = make("GPipe", ranks=2, micro_batches=3).simulate(backward=1)
-    assert timeline.end == 8
-    both = []
-    for t in range(8):
-        second = timeline.between(t, t + 1)
-        if second.busy(0) == second.busy(1) == 1:
-            both.append(t)
-    assert both == [1, 2, 5, 6]
-
-
 MISTAKES = """
 order of rank 0    order of rank 1    what is said
 F0 F1 B0           F0 B0 F1 B1        rank 0: backward 1 is missing
@@ -129,8 +118,7 @@ def test_orders_that_make_no_schedule_are_said_in_words(first, second, says):
 def test_what_makes_no_schedule_is_said_in_words():
     with pytest.raises(CourseError, match="no schedule '1f1b': take one of naive, GPipe, 1F1B"):
         make("1f1b", ranks=2, micro_batches=2)
-    with pytest.raises(CourseError, match="4 ranks take 9 in 2 rounds"):
-        make("interleaved", ranks=4, micro_batches=9, chunks=2)
+
     with pytest.raises(CourseError, match="needs 2 ranks or more"):
         make("interleaved", ranks=1, micro_batches=8)
     with pytest.raises(CourseError, match=r"order of rank 1 is \['F0'\]: write"):
@@ -181,7 +169,7 @@ def test_torchs_own_lists_for_every_number_of_micro_batches():
             theirs = lists_of_torch(kind, ranks, m, chunks)
         except ValueError:  # its zero-bubble has the rule for interleaved, too, and ours needs none
             if name == "interleaved":
-                with pytest.raises(CourseError, match="in equal rounds"):
+                with pytest.raises(CourseError, match=f"{ranks} ranks take {m} in .* rounds"):
                     make(name, ranks=ranks, micro_batches=m, chunks=chunks)
             continue
         ours = make(name, ranks=ranks, micro_batches=m, chunks=chunks)

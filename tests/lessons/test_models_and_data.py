@@ -17,10 +17,8 @@ def test_a_model_is_equal_everywhere_and_leaves_the_global_generator_alone(make)
     torch.testing.assert_close(one.state_dict(), make().state_dict(), rtol=0, atol=0)
 
 
-def test_seed_and_size():
+def test_seed():
     assert not torch.equal(mlp()[0].weight, mlp(seed=1)[0].weight)
-    count = sum(p.numel() for p in GPT(100).parameters())
-    assert count == 4 * (12 * 64**2 + 13 * 64) + (2 * 100 + 64 + 2) * 64 + 100
 
 
 def test_gpt_looks_only_back():

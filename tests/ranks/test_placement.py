@@ -22,11 +22,6 @@ def test_an_accelerator_each_or_the_cpu_for_all(gpus, count, kind, ranks):
     assert placement(1, pick(ranks=wanted))[1] == device, "a baseline runs where the others run"
 
 
-def test_mps_has_no_collectives(gpus):
-    gpus(1, "mps")
-    assert placement(1, None) == (1, "cpu")
-
-
 @pytest.mark.parametrize(
     ("ranks", "device"), [(2, "cuda:1"), (2, "tpu"), (2, torch.device("cuda", 1)), (3, "cuda")]
 )
