@@ -56,7 +56,9 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable:
     def have(count: int, kind: str = "cuda", current: int = 0) -> None:
         here = torch.device(kind) if count else None
         about = SimpleNamespace(name="NVIDIA H200", total_memory=140 * 2**30)
-        module = SimpleNamespace(get_device_properties=lambda index: about)
+        module = SimpleNamespace(
+            get_device_properties=lambda index: about, device_count=lambda: count
+        )
         monkeypatch.setattr(
             torch.accelerator, "current_accelerator", lambda check_available=False: here
         )

@@ -133,9 +133,9 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def eventually(condition):
+def eventually(condition, pause: float = 0.02):
     """The first true value of `condition()`; its last value if none comes within 600 seconds."""
     end = time.monotonic() + 600
     while not (value := condition()) and time.monotonic() < end:
-        time.sleep(0.02)
+        time.sleep(pause)
     return value

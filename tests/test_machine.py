@@ -119,8 +119,8 @@ def test_tpu_and_its_package(tmp_path, monkeypatch, chips, device, xla, row):
     for i in range(chips):
         write(tmp_path, {f"{i}/vendor": "0x1ae0", f"{i}/device": device})
     monkeypatch.setattr(tpus, "PCI", tmp_path)
-    version = "torch_xla 2.9.0" if xla else None
-    monkeypatch.setattr(tpus, "installed", {"torch_xla": version}.get)
+    installed = {"torch_xla": [SimpleNamespace(version="2.9.0")]} if xla else {}
+    monkeypatch.setattr(tpus, "distributions", lambda name: installed.get(name, []))
     assert row in repr(discover())
 
 

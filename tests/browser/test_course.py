@@ -1,12 +1,12 @@
 """What a reader does in JupyterLab's page: run a notebook, watch it, turn a knob, interrupt."""
 
 import shutil
-import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.files import ROOT
+from tests.kernel import eventually
 
 from .lab import Notebook, lab
 
@@ -37,11 +37,8 @@ def light(playwright, tmp_path_factory):
         yield found
 
 
-def wait(condition: Callable[[], object], what: str, seconds: float = 600) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
+def wait(condition: Callable[[], object], what: str) -> None:
+    assert eventually(condition), what
 
 
 def looks(notebook: Notebook, name: str) -> None:

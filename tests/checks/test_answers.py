@@ -12,6 +12,7 @@ from course_utils.checks import all_exercises
 from . import answers
 
 FAST = 2  # answers of an exercise that every run of the tests judges; the others are marked slow
+XLA_IS_HERE = find_spec("torch_xla") is not None
 SOON = 6.0  # seconds for an answer that never ends; there is no short limit for any other
 
 # of each exercise: the published solution and others, what its mistakes do and others
@@ -40,22 +41,13 @@ def cases(table):
     found = []
     for name, functions in sorted(table.items()):
         for number, answer in enumerate(functions):
-            marks = [pytest.mark.slow] if number >= FAST else []
+            # In .venv-xla only the exercises that need it are judged; they are left out elsewhere.
+            elsewhere = (name in NEEDS_XLA) != XLA_IS_HERE
+            marks = [pytest.mark.skipif(elsewhere, reason="judged with or without torch_xla")]
+            if number >= FAST:
+                marks.append(pytest.mark.slow)
             found.append(pytest.param(name, answer, id=f"{name}-{number}", marks=marks))
     return found
-
-
-@pytest.fixture(autouse=True)
-def environment(request):
-    """In .venv-xla only the exercises that need it are judged; they are left out elsewhere."""
-    needs = (
-        getattr(request.node, "callspec", None)
-        and request.node.callspec.params["name"] in NEEDS_XLA
-    )
-    if needs:
-        pytest.importorskip("torch_xla", reason="needs torch_xla")
-    elif find_spec("torch_xla"):
-        pytest.skip("judged without torch_xla")
 
 
 @pytest.mark.parametrize(("name", "answer"), cases(RIGHT))

@@ -5,13 +5,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from tests.export.notebook import outside
+from tests.kernel import eventually
 from tests.python import run
 
 
@@ -87,8 +87,5 @@ class Hosts:
 
 
 def wait(until: Callable[[], bool], why: Callable[[], str]) -> None:
-    """Ask until it is so, or fail after 600 s with what `why` says."""
-    end = time.monotonic() + 600
-    while not until():  # which starts a command
-        assert time.monotonic() < end, why()
-        time.sleep(0.2)
+    """Ask until it is so, which starts a command each time; or fail with what `why` says."""
+    assert eventually(until, pause=0.2), why()

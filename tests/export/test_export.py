@@ -191,23 +191,21 @@ def test_a_file_of_somebody_else_stays(mine, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "here", "count", "took"),
+    ("option", "count", "kind", "took"),
     [
-        (None, "mps", 1, "cpu"),
-        (None, "cuda", 2, "cuda:1"),
-        ("cpu", "cuda", 2, "cpu"),
-        (None, "cuda", 1, "has 1 of the 2 cuda devices .*--device cpu"),
-        ("cuda", None, 0, "has 0 of the 2 cuda"),  # a host whose driver is broken
+        (None, 1, "mps", "cpu"),
+        (None, 2, "cuda", "cuda:1"),
+        ("cpu", 2, "cuda", "cpu"),
+        (None, 1, "cuda", "has 1 of the 2 cuda devices .*--device cpu"),
+        ("cuda", 0, "cuda", "has 0 of the 2 cuda"),  # a host whose driver is broken
     ],
 )
-def test_a_rank_takes_a_device_of_its_own_or_raises(option, here, count, took, monkeypatch):
+def test_a_rank_takes_a_device_of_its_own_or_raises(option, count, kind, took, gpus, monkeypatch):
     from course_utils.export import dist_utils
 
+    gpus(count, kind)
     joined = []
-    kind = here and torch.device(here)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: kind)
-    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: joined.append(index))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", joined.append)
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **more: joined.append(backend))
     for name, value in {"RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)

@@ -4,9 +4,7 @@ whatever happens.
 
 import contextlib
 import gc
-import sys
 import types
-from typing import Any
 
 import pytest
 
@@ -66,13 +64,8 @@ class Notebook:
 @pytest.fixture
 def notebook(monkeypatch):
     shell = Notebook()
-    ipython: Any = types.ModuleType("IPython")
-    display: Any = types.ModuleType("IPython.display")
-    ipython.version_info = (9, 0)  # matplotlib asks for it when it is imported
-    ipython.get_ipython = lambda: shell
-    display.display = shell.display
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    monkeypatch.setattr("IPython.display.display", shell.display)
     return shell
 
 

@@ -14,6 +14,10 @@ def texts(figure) -> list[str]:
     return [text.get_text() for ax in figure.axes for text in ax.texts]
 
 
+def legend(figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
 def test_gantt_is_a_png_of_the_full_width_with_a_text_and_a_legend(figures):
     step = [("forward", 0, 0.3), ("backward", 0.3, 0.9), ("all-reduce", 0.5, 0.95, "communication")]
     spans = [
@@ -37,10 +41,9 @@ def test_gantt_is_a_png_of_the_full_width_with_a_text_and_a_legend(figures):
         "an artist for each span would take matplotlib minutes"
     )
     assert sorted(texts(figure)) == ["backward"] * 6 + ["forward"] * 6
-    roles = ["forward", "backward", "communication"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == roles
+    assert legend(figure) == ["forward", "backward", "communication"]
     colors = figure.axes[0].collections[0].get_facecolor()
-    assert {to_hex(color).upper() for color in colors} == {ROLE[role] for role in roles}
+    assert {to_hex(color).upper() for color in colors} == {ROLE[role] for role in legend(figure)}
 
 
 def test_overlapping_spans_of_a_thin_lane_lie_one_above_the_other(figures):
@@ -57,8 +60,7 @@ def test_pipelines_say_the_waiting_and_number_every_box(figures):
     picture = pictures.pipelines({"mine": timeline}, title="T", foot="F")
     assert picture.alt == "T. Gantt chart of 4 ranks. mine: 15.8% of the time is waiting. F"
     assert sorted(texts(figures[0])) == [str(i) for i in range(8) for _ in range(2 * 2 * 4)]
-    names = [text.get_text() for text in figures[0].legends[0].get_texts()]
-    assert names == ["forward", "backward", "waiting"]
+    assert legend(figures[0]) == ["forward", "backward", "waiting"]
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,9 @@ from course_utils.checks.nb04_dataparallel import scatter
 
 
 def by_leaf(batch, devices):
-    leaves, spec = _pytree.tree_flatten(
-        batch, is_leaf=lambda value: not isinstance(value, (tuple, list, dict))
-    )
+    leaves, spec = _pytree.tree_flatten(batch)
     columns = [
-        [
-            part.to(d)
-            for part, d in zip(leaf.split(-(-len(leaf) // len(devices))), devices, strict=False)
-        ]
-        if torch.is_tensor(leaf)
-        else [leaf] * len(devices)
+        by_rows(leaf, devices) if torch.is_tensor(leaf) else [leaf] * len(devices)
         for leaf in leaves
     ]
     return tuple(_pytree.tree_unflatten(row, spec) for row in zip(*columns, strict=False))

@@ -119,6 +119,5 @@ WRONG = {
         sharded(lambda trained: [0] * len(trained)),
         sharded(average=lambda trained: None),
         sharded(smallest=1),
-        sharded(smallest=2),
     ],
 }
