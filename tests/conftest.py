@@ -3,12 +3,23 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from .files import write
 from .kernel import SETUP, Kernel
+
+CARDS = {
+    "v4": "0x005e",
+    "v5p": "0x0062",
+    "v5e": "0x0063",
+    "7x": "0x0076",
+    "v2/v3": "0x0027",
+    "no TPU": "0x001f",
+}
 
 
 def pytest_sessionstart() -> None:
@@ -69,6 +80,23 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable:
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "COURSE_DEVICE"):
         monkeypatch.delenv(name, raising=False)
     have(0)
+    return have
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
+    """A host with so many of Google's cards of a kind, and with these versions installed."""
+    from course_utils import tpus
+
+    def have(kind: str, count: int, *, torch_tpu: str = "0.2.0", torch_xla: str = "") -> None:
+        for i in range(count):
+            write(tmp_path, {f"{i}/vendor": "0x1ae0", f"{i}/device": CARDS[kind]})
+        there = {"torch_tpu": torch_tpu, "torch_xla": torch_xla}
+        found = {name: [SimpleNamespace(version=there[name])] for name in there if there[name]}
+        monkeypatch.setattr(tpus, "PCI", tmp_path)
+        monkeypatch.setattr(tpus, "distributions", lambda name: found.get(name, []))
+
+    monkeypatch.delenv("COURSE_DEVICE", raising=False)
     return have
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from jupyter_client.manager import KernelManager
+from jupyter_client.manager import start_new_kernel
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="launch needs Linux or macOS")
 SETUP = """
@@ -26,33 +26,21 @@ class Answer:
 
     text: str = ""  # printed
     error: str | None = None  # class name
-    traceback: str = ""  # as shown in the notebook
+    shown: str = ""  # traceback, as in the notebook, but without its colours
     displays: list[dict] = field(default_factory=list)
-
-    @property
-    def shown(self) -> str:
-        """The traceback without its colours."""
-        return re.sub(r"\x1b\[[0-9;]*m", "", self.traceback)
 
 
 class Kernel:
     def __init__(self, *, history: bool = True) -> None:
         """Without a history the kernel keeps no cell in `In`: nbval runs notebooks like that."""
         self.history = history
-        self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel()
-        self._connect()
-
-    def _connect(self) -> None:
-        self.client = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=600)
+        self.manager, self.client = start_new_kernel(startup_timeout=600)
         self.run(SETUP)
 
     def restart(self) -> None:
-        self.client.stop_channels()
         self.manager.restart_kernel(now=False)
-        self._connect()
+        self.client.wait_for_ready(timeout=600)
+        self.run(SETUP)
 
     @property
     def process(self) -> psutil.Process:
@@ -82,7 +70,7 @@ class Kernel:
                 answer.displays.append(content["data"])
             elif kind == "error":
                 answer.error = content["ename"]
-                answer.traceback = "\n".join(content["traceback"])
+                answer.shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(content["traceback"]))
             elif kind == "status" and content["execution_state"] == "idle":
                 return answer
 
@@ -96,7 +84,7 @@ class Kernel:
         """Interrupt the cell of this request, which must end in that."""
         self.manager.interrupt_kernel()
         answer = self.answer(request)
-        assert answer.error == "KeyboardInterrupt", answer.traceback
+        assert answer.error == "KeyboardInterrupt", answer.shown
         return answer
 
     def server(self) -> psutil.Process | None:

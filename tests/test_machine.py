@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from course_utils import DeviceError, machine, tpus
+from course_utils import DeviceError, machine
 from course_utils.machine import Device, discover, pick, usable_cores, usable_memory
 from tests.files import write
 
@@ -106,21 +106,16 @@ def test_a_broken_driver_is_a_note(gpus, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("chips", "device", "xla", "row"),
+    ("kind", "count", "xla", "row"),
     [
-        (8, "0x0063", True, "● native     8 \N{MULTIPLICATION SIGN} TPU v5e · torch_xla 2.9.0"),
-        (1, "0x0062", False, "○ not here   1 \N{MULTIPLICATION SIGN} TPU v5p · this kernel has no"),
-        # another Google card
-        (1, "0x001f", False, "○ not here   none · torch_xla is not installed in this kernel"),
-        (0, "", True, "◐ virtual    virtual cores of XLA's CPU client · torch_xla 2.9.0"),
+        ("v5e", 8, "2.9.0", "● native     8 \N{MULTIPLICATION SIGN} TPU v5e · torch_xla 2.9.0"),
+        ("v5p", 1, "", "○ not here   1 \N{MULTIPLICATION SIGN} TPU v5p · this kernel has no"),
+        ("no TPU", 1, "", "○ not here   none · torch_xla is not installed in this kernel"),
+        ("v5e", 0, "2.9.0", "◐ virtual    virtual cores of XLA's CPU client · torch_xla 2.9.0"),
     ],
 )
-def test_tpu_and_its_package(tmp_path, monkeypatch, chips, device, xla, row):
-    for i in range(chips):
-        write(tmp_path, {f"{i}/vendor": "0x1ae0", f"{i}/device": device})
-    monkeypatch.setattr(tpus, "PCI", tmp_path)
-    installed = {"torch_xla": [SimpleNamespace(version="2.9.0")]} if xla else {}
-    monkeypatch.setattr(tpus, "distributions", lambda name: installed.get(name, []))
+def test_tpu_and_its_package(host, kind, count, xla, row):
+    host(kind, count, torch_tpu="", torch_xla=xla)
     assert row in repr(discover())
 
 

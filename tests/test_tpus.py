@@ -9,25 +9,7 @@ import pytest
 
 from course_utils import DeviceError, discover, launch, tpus
 from course_utils.ranks.launch import placement
-from tests.files import write
 from tests.python import python
-
-CARDS = {"v4": "0x005e", "v5e": "0x0063", "7x": "0x0076", "v2/v3": "0x0027"}
-
-
-@pytest.fixture
-def host(tmp_path, monkeypatch):
-    """A host with so many TPUs of a kind, on which TorchTPU is installed, or not."""
-
-    def have(kind: str, count: int, *, torch_tpu: bool = True) -> None:
-        for i in range(count):
-            write(tmp_path, {f"{i}/vendor": "0x1ae0", f"{i}/device": CARDS[kind]})
-        version = "torch_tpu 0.2.0" if torch_tpu else None
-        monkeypatch.setattr(tpus, "PCI", tmp_path)
-        monkeypatch.setattr(tpus, "installed", {"torch_tpu": version}.get)
-
-    monkeypatch.delenv("COURSE_DEVICE", raising=False)
-    return have
 
 
 @pytest.mark.parametrize(
@@ -58,7 +40,7 @@ def test_the_card(host):
 
 
 def test_without_torchtpu_ranks_are_on_the_cpu(host):
-    host("v5e", 4, torch_tpu=False)
+    host("v5e", 4, torch_tpu="")
     assert not tpus.slices()
     assert placement(4, None) == (4, "cpu")
     assert "4 \N{MULTIPLICATION SIGN} TPU v5e · this kernel has no torch_tpu" in repr(discover())

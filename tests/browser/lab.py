@@ -2,10 +2,10 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.files import ROOT
+from tests.files import ROOT, write
+from tests.kernel import eventually
 from tests.python import python
 
 SHOTS = ROOT / "build" / "browser"
@@ -143,13 +144,11 @@ class Lab:
 def lab(playwright, chromium: str, folder: Path, theme: str) -> Iterator[Lab]:
     """JupyterLab on a copy of the notebooks, with all cells in the page, not only those in view."""
     shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
-    for name, text in {
-        "notebook-extension/tracker": '{"windowingMode": "none"}',
-        "apputils-extension/themes": json.dumps({"theme": f"JupyterLab {theme}"}),
-    }.items():
-        file = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
-        file.parent.mkdir(parents=True)
-        file.write_text(text)
+    settings = {
+        "notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}',
+        "apputils-extension/themes.jupyterlab-settings": f'{{"theme": "JupyterLab {theme}"}}',
+    }
+    write(folder / "settings" / "@jupyterlab", settings)
     pages = sorted((folder / "notebooks").glob("*.ipynb"))
     python("-m", "jupyter", "trust", *pages)
     root = f"--ServerApp.root_dir={folder / 'notebooks'}"
@@ -171,12 +170,13 @@ def lab(playwright, chromium: str, folder: Path, theme: str) -> Iterator[Lab]:
 
 def answering(process: subprocess.Popen, log: Path) -> str:
     """The address of a server, when it answers."""
-    while process.poll() is None:
-        with suppress(OSError, StopIteration):
-            words = log.read_text().split()
-            found = next(word for word in words if word.startswith("http://127.0.0.1:"))
-            address = found.split("/lab")[0].rstrip("/")
-            urllib.request.urlopen(f"{address}/api", timeout=10)
-            return address
-        time.sleep(0.2)
-    raise AssertionError(f"JupyterLab did not start: {log.read_text()[-2000:]}")
+
+    def found() -> str | None:
+        assert process.poll() is None, f"JupyterLab did not start: {log.read_text()[-2000:]}"
+        address = re.search(r"http://127\.0\.0\.1:\d+", log.read_text())
+        with suppress(OSError):
+            if address and urllib.request.urlopen(f"{address[0]}/api", timeout=10):
+                return address[0]
+        return None
+
+    return eventually(found, pause=0.2)

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -203,11 +202,7 @@ def test_differences_in_words():
 
 def test_equal_values():
     for a, b in [
-        ([1, 2], torch.tensor([1, 2])),
-        ([0, 1], range(2)),
         ([[1], [2]], ((1,), np.array([2]))),
-        (2, np.int64(2)),
-        (0.5, Fraction(1, 2)),
         (True, torch.tensor(True)),
         (torch.tensor(2.0), 2.0),
         (torch.ones(2), np.ones(2, dtype=np.float32)),

@@ -1,9 +1,6 @@
 """The script gives what the notebook gives, alone; what cannot leave is named in words."""
 
 import ast
-import os
-import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,27 +11,11 @@ from course_utils import CourseError, export
 from tests.export.notebook import Notebook, cells_of, metrics, outside, training
 from tests.python import python
 
-COPIES = ("data", "dist_utils", "models")
 
-
-@pytest.fixture
-def result(monkeypatch, capfd):
-    """What the function of a script returned, which runs here as `python` would run it."""
-
-    def run(path: Path, *options: str):
-        with monkeypatch.context() as inside:
-            inside.chdir(path.parent)
-            inside.syspath_prepend(path.parent)
-            inside.setattr(sys, "argv", [path.name, *options])
-            inside.setattr(os, "environ", outside())
-            for name in COPIES:
-                sys.modules.pop(name, None)
-            runpy.run_path(str(path), run_name="__main__")
-            copies = [sys.modules.pop(name) for name in COPIES if name in sys.modules]
-        assert all(Path(one.__file__).parent == path.parent for one in copies)
-        return ast.literal_eval(capfd.readouterr().out.rpartition("result: ")[2])
-
-    return run
+def result(script: Path, *options: str):
+    """What the function of a script returns."""
+    done = python(script, *options, cwd=script.parent, env=outside())
+    return ast.literal_eval(done.stdout.rpartition("result: ")[2])
 
 
 CASES = {
@@ -80,13 +61,13 @@ CASES = {
 
 
 @pytest.mark.parametrize(("cells", "cell", "args"), CASES.values(), ids=CASES)
-def test_script_returns_what_the_notebook_does(cells, cell, args, tmp_path, result):
+def test_script_returns_what_the_notebook_does(cells, cell, args, tmp_path):
     notebook = Notebook(*cells, cell)
     path = export(notebook["f"], tmp_path / "script.py", *args)
     assert result(path) == notebook["f"](*args)
 
 
-def test_options_of_the_command_line(tmp_path, result):
+def test_options_of_the_command_line(tmp_path):
     notebook = Notebook("""
         def f(steps, lr=0.1, *, warm_up=2, name="a", shuffle=True, device='x'):
             return [steps, lr, warm_up, name, shuffle, device]
@@ -97,7 +78,7 @@ def test_options_of_the_command_line(tmp_path, result):
     assert result(path, *options, "--name", "c d") == [3, 0.001, 0, "c d", False, "x"]
 
 
-def test_the_courses_own(tmp_path, result):
+def test_the_courses_own(tmp_path):
     notebook = Notebook(
         """
         import torch
@@ -120,7 +101,7 @@ def test_the_courses_own(tmp_path, result):
     given = notebook["numbers"], notebook["dtype"]
     path = export(notebook["f"], tmp_path / "s.py", *given, device=torch.device("cpu"))
     assert result(path) == ["cpu", 1437, "torch.int8"]
-    assert {one.stem for one in tmp_path.glob("*.py")} == {"s", *COPIES}
+    assert {one.stem for one in tmp_path.glob("*.py")} == {"s", "data", "dist_utils", "models"}
     assert [(one["rank"], one["step"]) for one in metrics(tmp_path, 0)] == [(0, 0), (0, 1)]
 
 

@@ -30,23 +30,21 @@ def test_nothing_is_left(fresh, how):
     for cell in cells_of("19", *CELLS):
         fresh.works(cell)
     cell = fresh.send(LONG_RUN)
-    agents = eventually(lambda: _running(fresh, "torch.distributed.run", 2))
-    assert agents, "the agents started"
-    workers = eventually(lambda: _running(fresh, "train.py", 6))
-    assert workers, "and the workers, 2 each"
+    started = eventually(lambda: _started(fresh))
+    assert started, "two agents and their workers, two each"
     if how == "interrupt":
         fresh.interrupt(cell)
     else:
         fresh.client.stop_channels()
         fresh.manager.restart_kernel(now=False)
-    assert not gone(workers)
+    assert not gone(started)
 
 
-def _running(kernel: Kernel, word: str, count: int) -> list[psutil.Process]:
-    """The kernel's descendants with this word in their command, once there are so many."""
+def _started(kernel: Kernel) -> list[psutil.Process]:
+    """The kernel's descendants with the script in their command, once there are six."""
     found = []
     for process in kernel.process.children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
-            if word in " ".join(process.cmdline()):
+            if "train.py" in " ".join(process.cmdline()):
                 found.append(process)
-    return found if len(found) >= count else []
+    return found if len(found) >= 6 else []

@@ -35,7 +35,7 @@ def sharded():
 
 
 def test_what_a_rank_of_a_sharded_model_holds():
-    for kinds in launch(sharded, ranks=2, time_limit=60).results:
+    for kinds in launch(sharded, ranks=2).results:
         assert kinds == {"parameters": 40, "gradients": 40, "optimizer states": 80}
 
 

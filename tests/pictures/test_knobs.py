@@ -80,6 +80,12 @@ class Cell:
     def run(self) -> None:
         self.send(self.widgets["Run"], {"method": "custom", "content": {"event": "click"}})
 
+    def turn(self, name: str, index: int, text: str) -> None:
+        """Choose a value and run, until it says this."""
+        self.choose(name, index)
+        self.run()
+        self.says(text)
+
     def says(self, text: str) -> None:
         assert self.follow(lambda: text in self.said[-1]), (
             f"it says {self.said[-1]!r}, never {text!r}"
@@ -112,9 +118,7 @@ knobs(shown, n=[2, 1, 0], way=[abs, str])""".replace("GO", repr(str(tmp_path / "
     (tmp_path / "go").touch()
     cell.says("Done: n = 1, way = str")
     assert cell.texts == ["n  way\n1  1", "step 0"]
-    cell.choose("n", 2)
-    cell.run()
-    cell.says("Done: n = 0")
+    cell.turn("n", 2, "Done: n = 0")
     assert cell.texts == ["n  way\n0  0", ""]
     assert kernel.run("print(ran)").text == "[2, 1, 0]\n"
     assert [*cell.outputs] == before, "what was there is still there, in the same order"
@@ -136,9 +140,7 @@ knobs(plotted, steps=[3, 5, 4])""",
     )
     before = [*cell.outputs]
     for index, steps in ((1, 5), (2, 4), (0, 3)):  # another each time, so that what is said is new
-        cell.choose("steps", index)
-        cell.run()
-        cell.says(f"Done: steps = {steps}")
+        cell.turn("steps", index, f"Done: steps = {steps}")
         assert [*cell.outputs] == before
         assert "image/png" in cell.outputs[before[-1]]
         assert f"step {steps}" in cell.texts[-1]
@@ -148,9 +150,7 @@ knobs(plotted, steps=[3, 5, 4])""",
 def test_jupyters_stop(kernel, index, name):
     cell = Cell(kernel, FOR_EVER)
     assert cell.texts == ["'result none'", "begun"]
-    cell.choose("loop", index)
-    cell.run()
-    cell.says(f"Running with loop = {name}")
+    cell.turn("loop", index, f"Running with loop = {name}")
     ranks = []
     if name == "launch":
         ranks = eventually(lambda: [*kernel.ranks()] if len(kernel.ranks()) == 2 else None)
@@ -158,9 +158,7 @@ def test_jupyters_stop(kernel, index, name):
     cell.says("Stopped.\nThe result shown is that of loop = none.")
     assert cell.texts[0] == "'result none'"
     assert not gone(ranks)
-    cell.choose("loop", 0)
-    cell.run()
-    cell.says("Done: loop = none")
+    cell.turn("loop", 0, "Done: loop = none")
 
 
 def test_stops_at_any_moment_leave_nothing_and_a_kernel_that_works(kernel):
@@ -197,9 +195,7 @@ def fails(how):
 knobs(fails, how=["not", "rank", 0])""",
     )
     for index, words in ((1, "rank 0 of 1 raised ZeroDivisionError"), (2, "return how or 1 / 0")):
-        cell.choose("how", index)
-        cell.run()
-        cell.says(words)
+        cell.turn("how", index, words)
         assert cell.texts == ["'not'"]
         assert "knobs.py" not in cell.said[-1]
         assert "The result shown is that of how = not." in cell.said[-1]

@@ -7,6 +7,7 @@ import gc
 import types
 
 import pytest
+import torch
 
 from course_utils import LivePlot, live
 from course_utils.pictures import live as module
@@ -140,7 +141,6 @@ def test_a_failing_picture_does_not_stop_the_training(notebook, clock, monkeypat
 
 
 def test_values_are_taken_by_metric_all_of_a_record_or_none(clock):
-    torch = pytest.importorskip("torch")
     plot = LivePlot("loss")
     plot.update(loss=1)
     plot.update(loss=torch.tensor(2.0, requires_grad=True), accuracy=0.5)

@@ -16,10 +16,6 @@ from tests.python import python
 pytestmark = posix
 
 
-def rank_of() -> int:
-    return dist.get_rank()
-
-
 def test_results_come_by_rank_with_arguments_passed_on():
     offset = 10
 
@@ -104,7 +100,7 @@ def test_a_function_may_open_the_process_group_itself():
 
 
 def test_environment_and_folder_are_those_of_now_not_of_the_servers_start(monkeypatch, tmp_path):
-    launch(rank_of, ranks=1)
+    launch(dist.get_rank, ranks=1)
     monkeypatch.setenv("COURSE_TEST", "new")
     monkeypatch.chdir(tmp_path)
     run = launch(lambda: (os.environ["COURSE_TEST"], os.getcwd()), ranks=1)

@@ -19,6 +19,7 @@ import torch_xla.runtime as xr
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 
 from course_utils import xla
+from course_utils.checks.instruments import weights
 from course_utils.lessons import models
 
 pytestmark = pytest.mark.slow
@@ -53,7 +54,7 @@ def train(*, reads: str, barrier: bool = False, sharded: bool = False) -> None:
             assert float(loss) > 0
             assert "xla:" in str(loss)
     if not sharded:
-        mine = torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
+        mine = weights(model).cpu()
         assert all(torch.equal(mine, theirs) for theirs in xm.mesh_reduce("weights", mine, list)), (
             "replicas differ"
         )

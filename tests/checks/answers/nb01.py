@@ -35,7 +35,7 @@ def in_place(x, device):
 
 def sets_the_default(x, device):
     torch.set_default_device(device)
-    return (x.to(device) - torch.tensor(MIDDLE)) @ torch.linspace(0, 1, 4)
+    return one_bug_left(x, device)
 
 
 def in_the_type_of_x(x, device):
@@ -44,8 +44,7 @@ def in_the_type_of_x(x, device):
 
 
 def row_by_row(x, device):
-    middle = torch.tensor(MIDDLE, device=device)
-    rows = [(row.to(device) - middle) @ weights(device) for row in x.reshape(-1, 4)]
+    rows = [with_parameter(row, device) for row in x.reshape(-1, 4)]
     return torch.stack(rows).reshape(x.shape[:-1])
 
 

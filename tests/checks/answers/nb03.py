@@ -64,17 +64,15 @@ def one_backward_at_the_end(model, loss_of, x, y, most):
     return total.item()
 
 
-def also_a_step(model, *given):
-    loss = backward_in_pieces(model, *given)
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    return loss
+def and_then(change):
+    """The right thing, and a change of the model."""
 
+    def answer(model, *given):
+        loss = backward_in_pieces(model, *given)
+        change(model)
+        return loss
 
-def biases_frozen(model, *given):
-    loss = backward_in_pieces(model, *given)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(not name.endswith("bias"))
-    return loss
+    return answer
 
 
 RIGHT = {
@@ -89,8 +87,8 @@ WRONG = {
     ],
     "backward_in_pieces": [
         one_backward_at_the_end,
-        also_a_step,
-        biases_frozen,
+        and_then(lambda model: torch.optim.SGD(model.parameters(), lr=0.1).step()),
+        and_then(lambda model: model[1].bias.requires_grad_(False)),
         lambda model, loss_of, *given: backward_in_pieces(model, cross_entropy, *given),
         lambda model, *given: backward_in_pieces(model.eval(), *given),
     ],

@@ -17,19 +17,16 @@ def masked_mean(lines, table, to):
     return torch.einsum("nl,nlw->nw", real, table[ids]) / real.sum(1, keepdim=True)
 
 
-def line_by_line(size):
-    """Each line is a program of its own, as long as `size` says."""
+def line_by_line(lines, table):
+    """Each line is a program of its own, of one of three lengths."""
+    import torch_xla
 
-    def remove_recompiles(lines, table):
-        import torch_xla
-
-        means = []
-        for line in lines:
-            means.append(masked_mean([line], table, size(len(line)))[0])
-            torch_xla.sync()
-        return torch.stack(means)
-
-    return remove_recompiles
+    means = []
+    for line in lines:
+        size = next(size for size in (16, 32, 64) if len(line) <= size)
+        means.append(masked_mean([line], table, size)[0])
+        torch_xla.sync()
+    return torch.stack(means)
 
 
 def by_one_hot(lines, table):
@@ -59,9 +56,9 @@ def up_to_the_longest(lines, table):
 
 
 def in_place(lines, table):
-    before = [*lines]
-    lines[:] = [pad(line, (0, 64 - len(line))) for line in lines]
-    return remove_recompiles(before, table)
+    means = remove_recompiles(lines, table)
+    lines[:] = filled(lines, 64)
+    return means
 
 
 def collected(end):
@@ -107,7 +104,7 @@ RIGHT = {
     "remove_recompiles": [
         by_one_hot,
         by_the_first_row,
-        line_by_line(lambda length: next(size for size in (16, 32, 64) if length <= size)),
+        line_by_line,
     ],
     "read_once": [with_a_context, collected(lambda losses: torch.stack(losses).cpu().numpy())],
 }

@@ -37,7 +37,7 @@ def strided(dataset, world, core):
     return list(DataLoader(Subset(dataset, range(core, len(dataset), world)), 8))
 
 
-def replica(step=mean, batches=dealt, seed=0, core=None, back=lambda model: model):
+def replica(step=mean, batches=dealt, core=None, back=lambda model: model):
     """A `train_replica` in another style, or with a fault."""
 
     def train_replica(dataset, epochs):
@@ -46,7 +46,7 @@ def replica(step=mean, batches=dealt, seed=0, core=None, back=lambda model: mode
         from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
         device = torch_xla.device()
-        model = models.mlp(seed=seed).to(device)
+        model = models.mlp().to(device)
         loader = batches(dataset, xr.world_size(), xr.global_ordinal() if core is None else core)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(epochs):

@@ -40,7 +40,6 @@ WRONG = {
         # as they are multiplied
         a_mesh_of_its_own,
         marked(x=None),
-        marked(up=(None, "model"), down=("model", None)),
         marked(("model", None), ("data", None), ("data",), (None, "data")),
     ]
 }

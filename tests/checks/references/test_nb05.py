@@ -1,18 +1,16 @@
-"""The solutions of notebook 05 against torch's own all-reduce and a mean in one process."""
+"""A solution of notebook 05 against torch's own. (Answers have numpy's mean for the other.)"""
 
-import torch
 import torch.distributed as dist
 
 from course_utils import launch
-from course_utils.checks.nb05_ranks_and_collectives import mean_over_ranks, numbers, ring_all_reduce
+from course_utils.checks.nb05_ranks_and_collectives import numbers, ring_all_reduce
 
 
-def test_both_are_those_of_torch_and_of_one_process():
+def test_ring_all_reduce_is_torchs():
     def found():
         ours, theirs = numbers(7), numbers(7)
         ring_all_reduce(ours)
         dist.all_reduce(theirs)
-        mean = mean_over_ranks(torch.arange(dist.get_rank() + 1.0, device=ours.device))
-        return round(mean, 5), ours.equal(theirs)
+        return ours.equal(theirs)
 
-    assert launch(found, ranks=3).results == 3 * [(round((0 + 0 + 1 + 0 + 1 + 2) / 6, 5), True)]
+    assert launch(found, ranks=3).results == 3 * [True]

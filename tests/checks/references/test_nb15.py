@@ -1,5 +1,5 @@
-"""The published solutions of notebook 15 against the CPU, and against the loop that reads every
-loss.
+"""A solution of notebook 15 against the loop that reads every loss. (Answers have a product of
+matrices for the other.)
 """
 
 import pytest
@@ -9,15 +9,7 @@ pytest.importorskip("torch_xla")
 import torch
 import torch_xla
 
-from course_utils.checks.nb15_tpu_one_core import read_once, remove_recompiles
-
-
-def test_remove_recompiles_is_the_mean_of_each_line():
-    table, lines = torch.randn(40, 3), [torch.randint(40, (n,)) for n in (2, 64, 17)]
-    means = remove_recompiles(lines, table.to(torch_xla.device())).cpu()
-    torch.testing.assert_close(
-        means, torch.stack([table[line].mean(0) for line in lines]), atol=1e-5, rtol=0
-    )
+from course_utils.checks.nb15_tpu_one_core import read_once
 
 
 def test_read_once_is_the_loop_that_reads():

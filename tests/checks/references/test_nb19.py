@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from course_utils import RankError, launch
+from course_utils.checks.instruments import weights
 from course_utils.checks.nb19_many_machines import survive
 
 
@@ -42,7 +43,7 @@ def train(answer, folder, kill_after):
 
     optimizer.register_step_pre_hook(killed)
     answer(model, optimizer, sampler, loader, 3, folder)
-    return nn.utils.parameters_to_vector(model.parameters()).detach()
+    return weights(model)
 
 
 def test_survive_is_the_loop(tmp_path):
@@ -50,5 +51,5 @@ def test_survive_is_the_loop(tmp_path):
     for steps in (2, 2):  # in the middle of the first epoch, and at its end
         with pytest.raises(RankError, match="SIGKILL"):
             launch(train, survive, tmp_path, steps, ranks=2, device="cpu")
-    for weights in launch(train, survive, tmp_path, 99, ranks=2, device="cpu").results:
-        torch.testing.assert_close(weights, expected, atol=1e-6, rtol=0)
+    for found in launch(train, survive, tmp_path, 99, ranks=2, device="cpu").results:
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)

@@ -3,7 +3,6 @@ what was sick.
 """
 
 import inspect
-import json
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -12,7 +11,7 @@ from course_utils.checks import nb20_capstone as nb20
 from course_utils.checks.instruments import batch, weights
 from course_utils.lessons import faulty_jobs
 from course_utils.lessons.models import mlp
-from tests.files import ROOT
+from tests.files import ROOT, cells
 
 
 def test_one_step_of_a_large_batch():
@@ -30,8 +29,7 @@ def test_every_wrong_name_has_a_sentence_that_does_not_give_the_right_one_away()
 
 
 def test_the_notebook_shows_the_functions_that_are_sick():
-    text = (ROOT / "notebooks" / "20_capstone.ipynb").read_text()
-    cells = ["".join(cell["source"]) for cell in json.loads(text)["cells"]]
+    shown = cells(ROOT / "notebooks" / "20_capstone.ipynb", "code")
     for sick in (
         faulty_jobs.job_b,
         faulty_jobs.cut_layers,
@@ -39,6 +37,5 @@ def test_the_notebook_shows_the_functions_that_are_sick():
         faulty_jobs.train_noisy,
     ):
         _, _, body = inspect.getsource(sick).partition('"""\n')
-        assert any(body.rstrip() in cell.replace("faulty_jobs.", "") for cell in cells), (
-            sick.__name__
-        )
+        sources = [cell.source.replace("faulty_jobs.", "") for cell in shown]
+        assert any(body.rstrip() in source for source in sources), sick.__name__
