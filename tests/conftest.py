@@ -31,10 +31,15 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share the kernel run in one worker (`--dist loadgroup`)."""
+    """Tests that share the kernel run in one worker (`--dist loadgroup`); GPUs have to be there."""
+    import torch
+
     for item in items:
         if isinstance(item, pytest.Function) and "kernel" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("kernel"))
+        for marker, count in {"gpu": 1, "gpus": 2}.items():
+            if item.get_closest_marker(marker) and torch.cuda.device_count() < count:
+                item.add_marker(pytest.mark.skip(reason=f"CUDA GPUs that it needs: {count}"))
 
 
 @pytest.fixture(scope="session")

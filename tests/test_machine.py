@@ -3,7 +3,6 @@ in containers.
 """
 
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
@@ -26,15 +25,6 @@ def test_a_rank_on_each_of_several_accelerators_else_four_on_the_cpu(gpus, count
     here = discover()
     assert here.ranks == ranks
     assert (f"{ranks} ranks on {ranks} GPUs; nccl" if count > 1 else "4 ranks ") in repr(here)
-
-
-def test_too_few_gpus(gpus):
-    gpus(1)
-    here = replace(discover(), cores=1.0)
-    assert (here.runs(4), here.how(4)) == (
-        "4 ranks share 1 CPU core (1 GPU: too few); gloo",
-        "virtual",
-    )
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])

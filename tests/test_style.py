@@ -14,8 +14,7 @@ WITHOUT_GREEN = (
 
 
 def luminance(color: str) -> float:
-    parts = to_rgb(color)
-    r, g, b = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    r, g, b = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in to_rgb(color))
     return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 

@@ -71,10 +71,8 @@ def test_what_torchtpu_finds_in_a_rank(host):
     host("v5e", 8)
     env = tpus.rank_environment(4)
     assert env["TORCH_TPU_TOPOLOGY"] == "2,2,1"
-    ports = {
-        address.split(":")[1] for address in env["TORCH_TPU_SLICEBUILDER_ADDRESSES"].split(",")
-    }
-    assert len(ports) == 4
+    addresses = env["TORCH_TPU_SLICEBUILDER_ADDRESSES"].split(",")
+    assert len(set(addresses)) == 4
 
 
 def test_ranks_on_the_cpu_load_no_backend(monkeypatch):

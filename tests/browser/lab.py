@@ -9,7 +9,9 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -115,11 +117,13 @@ class Notebook:
         self.page.screenshot(path=SHOTS / f"{self.name}-{name}.png")
 
 
+@dataclass
 class Lab:
     """A running JupyterLab and a browser that looks at it."""
 
-    def __init__(self, process: subprocess.Popen, address: str, browser) -> None:
-        self.process, self.address, self.browser = process, address, browser
+    process: subprocess.Popen
+    address: str
+    browser: Any
 
     @contextmanager
     def open(self, name: str, width: int = 1200) -> Iterator[Notebook]:

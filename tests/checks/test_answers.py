@@ -44,7 +44,8 @@ def cases(table):
         for number, answer in enumerate(functions):
             # In .venv-xla only the exercises that need it are judged; they are left out elsewhere.
             elsewhere = (name in NEEDS_XLA) != XLA_IS_HERE
-            marks = [pytest.mark.skipif(elsewhere, reason="judged with or without torch_xla")]
+            where = f"judged {'with' if name in NEEDS_XLA else 'without'} torch_xla"
+            marks = [pytest.mark.skipif(elsewhere, reason=where)]
             if number >= FAST:
                 marks.append(pytest.mark.slow)
             found.append(pytest.param(name, answer, id=f"{name}-{number}", marks=marks))

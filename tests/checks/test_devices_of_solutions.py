@@ -63,16 +63,15 @@ def homeless(solution):
     return run
 
 
-def on_ranks():
-    """The exercises whose answers run on ranks, but for those on XLA's cores."""
-    return [
-        name
-        for name, exercise in all_exercises().items()
-        if exercise.ranks and not exercise.published.__module__.endswith(ON_CORES)
-    ]
+# The exercises whose answers run on ranks, but for those on XLA's cores.
+ON_RANKS = [
+    name
+    for name, exercise in all_exercises().items()
+    if exercise.ranks and not exercise.published.__module__.endswith(ON_CORES)
+]
 
 
-@pytest.mark.parametrize("name", on_ranks())
+@pytest.mark.parametrize("name", ON_RANKS)
 def test_a_solution_says_where_its_tensors_live(name):
     exercise = replace(getattr(check, name), seconds=600.0)
     verdict = exercise(homeless(exercise.published))

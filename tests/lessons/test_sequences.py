@@ -26,8 +26,5 @@ def test_right_and_wrong_attention():
     for rank in launch(sequences.against_whole, gathered, places, 8, ranks=4, device="cpu").results:
         assert rank.worst < 1e-5
         assert rank.forward == 6 * block, "keys and values, to three others each"
-    first, *others = launch(
-        sequences.against_whole, alone, places, 8, ranks=4, device="cpu"
-    ).results
-    assert first.worst > 0.01, "its keys miss gradients of the others' queries"
-    assert all(rank.worst > 0.01 for rank in others)
+    for rank in launch(sequences.against_whole, alone, places, 8, ranks=4, device="cpu").results:
+        assert rank.worst > 0.01, "also the first's: its keys miss gradients of others' queries"

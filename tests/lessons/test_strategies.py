@@ -60,7 +60,7 @@ def test_what_is_measured():
     assert found["memory"]["optimizer states"] == 2 * size
     assert found["memory"]["activations"] > 0
     assert found["traffic"].bytes_sent == 0
-    assert found["seconds"] > 0
+
     assert found["place"] == 7
     assert len(found["losses"]) == 5
     assert found["weights"].keys() == start.keys()

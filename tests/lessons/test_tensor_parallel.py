@@ -8,7 +8,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from course_utils import launch
 from course_utils.lessons.models import GPT, Block
-from course_utils.lessons.tensor_parallel import add_up, by_hand, fan_out
+from course_utils.lessons.tensor_parallel import by_hand
 from course_utils.pictures import shards
 
 
@@ -28,19 +28,6 @@ def test_shards_are_where_torch_put_them():
     assert repr(picture).startswith("A block: each of 2 ranks holds 67% of the numbers. ")
     assert "mlp.down.weight 32 x 128: rank 0 [0:32, 0:64], rank 1 [0:32, 64:128]" in repr(picture)
     assert "norm1.weight 32: rank 0 [0:32], rank 1 [0:32]" in repr(picture)
-
-
-def ends(size):
-    x = torch.arange(float(size)).requires_grad_()
-    y = add_up((dist.get_rank() + 1) * fan_out(x))
-    y.sum().backward()
-    return y.detach(), x.grad
-
-
-def test_the_two_ends_are_each_others_gradient():
-    for y, gradient in launch(ends, 3, ranks=3, device="cpu").results:
-        assert torch.equal(y, 6 * torch.arange(3.0))  # 1 + 2 + 3 times x
-        assert torch.equal(gradient, torch.full((3,), 6.0))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

@@ -75,12 +75,10 @@ def test_the_page_plays_the_same_schedules():
         work = [s for s in timeline.spans if s.lane == "compute"]
         ours = sorted((s.rank, *where[s.name], s.start, s.end) for s in work)
         theirs = sorted(tuple(s) for s in found["spans"] if s[1] != "S")
-        assert len(theirs) == len(ours), case
         for their, our in zip(theirs, ours, strict=True):
             assert their[:4] == our[:4], case
             assert their[4:] == pytest.approx(our[4:]), case
-        messages = len(timeline.spans) - len(work)
-        assert len(found["spans"]) - len(theirs) == messages, case
+        assert len(found["spans"]) == len(timeline.spans), case
         assert all(part in found["says"] for part in says(schedule, timeline)), case
         assert (found["frame"].count(">rank "), found["frame"].count("NaN")) == (p, 0), case
     ((_, classic),) = javascript([("GPipe", 2, 3, 1, 1, 0)])

@@ -6,11 +6,6 @@ import torch.distributed as dist
 
 from course_utils import launch, pick, span
 
-one = pytest.mark.skipif(
-    torch.cuda.device_count() < 1, reason="needs a CUDA GPU; this machine has none"
-)
-two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs or more")
-
 
 def all_reduced() -> tuple[str, float]:
     device = pick()
@@ -20,7 +15,6 @@ def all_reduced() -> tuple[str, float]:
 
 
 @pytest.mark.gpu
-@one
 def test_launch_works_after_the_notebook_used_cuda():
     torch.ones(1, device="cuda")
     assert launch(all_reduced, ranks=1, device="cuda").results == [("cuda", 1.0)]
@@ -28,7 +22,6 @@ def test_launch_works_after_the_notebook_used_cuda():
 
 
 @pytest.mark.gpu
-@one
 def test_spans_measure_the_device_not_the_call():
     def work():
         a = torch.randn(4096, 4096, device=pick())
@@ -51,7 +44,6 @@ def test_spans_measure_the_device_not_the_call():
 
 
 @pytest.mark.gpus
-@two
 def test_one_gpu_a_rank_over_nccl():
     run = launch(all_reduced, ranks=2)
     assert (run.device, run.backend) == ("cuda", "nccl")

@@ -1,7 +1,6 @@
 """`launch`, `report` and `span` when all goes well."""
 
 import os
-import textwrap
 import time
 import weakref
 
@@ -132,30 +131,31 @@ def test_an_error_keeps_what_was_collected(capsys):
     assert len(error.run.timeline.spans) == 1
 
 
+SCRIPT = """
+import torch, torch.distributed as dist
+from course_utils import launch, report, span
+
+def train():
+    with span("forward"):
+        total = torch.ones(1) * dist.get_rank()
+    dist.all_reduce(total)
+    report(step=0, total=total.item())
+    return total.item()
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    print(f"total {train()}\\n", end="")  # in one piece: two workers write
+    try:
+        launch(train)
+    except Exception as error:
+        print(f"{type(error).__name__} {error}\\n", end="")
+    dist.destroy_process_group()
+"""
+
+
 def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
     script = tmp_path / "train.py"
-    script.write_text(
-        textwrap.dedent("""
-        import torch, torch.distributed as dist
-        from course_utils import launch, report, span
-
-        def train():
-            with span("forward"):
-                total = torch.ones(1) * dist.get_rank()
-            dist.all_reduce(total)
-            report(step=0, total=total.item())
-            return total.item()
-
-        if __name__ == "__main__":
-            dist.init_process_group("gloo")
-            print(f"total {train()}\\n", end="")  # in one piece: two workers write
-            try:
-                launch(train)
-            except Exception as error:
-                print(f"{type(error).__name__} {error}\\n", end="")
-            dist.destroy_process_group()
-    """)
-    )
+    script.write_text(SCRIPT)
     done = python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script)
     assert done.stdout.count("total 1.0") == 2, done.stderr
     assert done.stdout.count("CourseError launch was called inside a rank") == 2

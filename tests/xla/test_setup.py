@@ -17,16 +17,16 @@ LAUNCH = sys.modules["course_utils.xla.launch"]
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch):
-    """A kernel with these versions, on a machine whose TPU has `cores`."""
+    """A kernel with these versions, on a machine whose TPU has eight cores."""
 
-    def describe(versions: dict[str, str], *, cores: int = 8) -> None:
+    def describe(versions: dict[str, str]) -> None:
         def version(name: str) -> str:
             if name not in versions:
                 raise PackageNotFoundError(name)
             return versions[name]
 
         monkeypatch.setattr(LAUNCH, "version", version)
-        monkeypatch.setattr(LAUNCH, "_tpu_cores", lambda: cores)
+        monkeypatch.setattr(LAUNCH, "_tpu_cores", lambda: 8)
         monkeypatch.setattr(LAUNCH.tpus, "chips", lambda: Chips("v5e", 8))
         monkeypatch.delenv("PJRT_DEVICE", raising=False)
 
@@ -57,7 +57,7 @@ def test_a_tpu(kernel, capsys: pytest.CaptureFixture, monkeypatch: pytest.Monkey
 
 def test_virtual_cores_beside_a_tpu(kernel, capsys: pytest.CaptureFixture) -> None:
     pytest.importorskip("torch_xla")
-    kernel({"torch": "2.9.0", "torch_xla": "2.9.0"}, cores=1)
+    kernel({"torch": "2.9.0", "torch_xla": "2.9.0"})
     xla.setup(device="CPU")
     assert (
         capsys.readouterr().out

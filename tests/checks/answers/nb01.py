@@ -61,9 +61,9 @@ def wraps_bytes(x, device):
     return (x - x.new_tensor(MIDDLE)).float() @ weights(device)
 
 
-def by_tree(batch, device, dtype_of=lambda tensor: tensor.dtype):
+def by_tree(batch, device, dtype_of=lambda tensor: tensor.dtype, others=lambda leaf: leaf):
     def moved(leaf):
-        return leaf.to(device, dtype_of(leaf)) if torch.is_tensor(leaf) else leaf
+        return leaf.to(device, dtype_of(leaf)) if torch.is_tensor(leaf) else others(leaf)
 
     return tree_map(moved, batch)
 
@@ -99,10 +99,6 @@ def nothing_for_nothing(batch, device):
     return by_tree(batch, device) if torch.is_tensor(batch) or batch else None
 
 
-def other_things_as_text(batch, device):
-    return tree_map(lambda leaf: leaf.to(device) if torch.is_tensor(leaf) else str(leaf), batch)
-
-
 RIGHT = {
     "scores": [with_parameter, constants_computed_elsewhere, row_by_row],
     "move": [by_tree, by_kind],
@@ -120,7 +116,7 @@ WRONG = {
     "move": [
         in_the_batch,
         nothing_for_nothing,
-        other_things_as_text,
+        lambda *given: by_tree(*given, others=str),
         lambda *given: by_tree(*given, dtype_of=floats_to_float32),
         lambda *given: by_tree(*given, dtype_of=whole_numbers_to_long),
     ],

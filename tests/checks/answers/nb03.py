@@ -34,8 +34,7 @@ def cut(x, y, most):
 
 def by_index(model, loss_of, x, y, most):
     total = 0
-    for parameter in model.parameters():
-        parameter.grad = None
+    model.zero_grad()
     for start in range(0, len(x), most):
         rows = torch.arange(start, min(start + most, len(x)))
         part = loss_of(model(x[rows]), y[rows]) * (len(rows) / len(x))

@@ -1,7 +1,5 @@
 """Answers to the exercises of notebook 05."""
 
-import itertools
-
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -18,7 +16,7 @@ def two_calls(losses):
 
 
 def with_objects(losses):
-    return np.mean(list(itertools.chain(*everyones(losses.tolist()))))  # a number of numpy
+    return np.concatenate(everyones(losses.tolist())).mean()  # a number of numpy
 
 
 def nan_without_losses(losses):

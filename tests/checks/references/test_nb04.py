@@ -20,7 +20,6 @@ def test_gather_is_the_way_back_from_scatter():
 
 
 @pytest.mark.gpus
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs or more")
 def test_both_are_torchs_own():
     devices, batch = (
         ["cuda:0", "cuda:1"],

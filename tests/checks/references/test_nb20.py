@@ -30,6 +30,7 @@ def test_every_wrong_name_has_a_sentence_that_does_not_give_the_right_one_away()
 
 def test_the_notebook_shows_the_functions_that_are_sick():
     shown = cells(ROOT / "notebooks" / "20_capstone.ipynb", "code")
+    sources = [cell.source.replace("faulty_jobs.", "") for cell in shown]
     for sick in (
         faulty_jobs.job_b,
         faulty_jobs.cut_layers,
@@ -37,5 +38,4 @@ def test_the_notebook_shows_the_functions_that_are_sick():
         faulty_jobs.train_noisy,
     ):
         _, _, body = inspect.getsource(sick).partition('"""\n')
-        sources = [cell.source.replace("faulty_jobs.", "") for cell in shown]
         assert any(body.rstrip() in source for source in sources), sick.__name__
