@@ -67,7 +67,7 @@ def difference(expected: Any, got: Any, tol: float) -> Difference | None:
     return Difference("not what was expected", show(expected), show(given))
 
 
-def show(value: Any, limit: int = 200) -> str:
+def show(value: Any) -> str:
     """A value in one short line."""
     if isinstance(value, torch.Tensor) and (value.is_meta or value.numel() > 12):
         return f"tensor of shape {tuple(value.shape)}, {value.dtype}, on {value.device}"
@@ -82,7 +82,7 @@ def show(value: Any, limit: int = 200) -> str:
         text = value
     else:
         text = repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return text if len(text) <= 200 else text[:199] + "…"
 
 
 def kind(value: Any) -> str:
@@ -143,8 +143,8 @@ def _apart(expected: float, got: float) -> tuple[str, str]:
     for digits in (usual, ".9g", ".17g"):
         both = format(expected, digits), format(got, digits)
         if both[0] != both[1]:
-            return both
-    return repr(expected), repr(got)
+            break
+    return both
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from types import FunctionType
 
 
 def is_stub(answer: Callable) -> bool:
-    """Nothing but a docstring, `...`, `pass` and constants that are returned."""
+    """Nothing but a docstring, `...`, `pass` and `return`."""
     first = next(iter(_tree(answer).body), None)
     return isinstance(first, ast.FunctionDef) and all(_is_nothing(line) for line in first.body)
 
@@ -30,12 +30,8 @@ def called_otherwise(published: FunctionType, answer: Callable) -> str:
         wanted, theirs = inspect.signature(published), inspect.signature(answer)
     except (TypeError, ValueError):
         return ""
-    needed = [p for p in wanted.parameters.values() if p.default is p.empty]
     try:
-        theirs.bind(
-            *(p for p in needed if p.kind is not p.KEYWORD_ONLY),
-            **{p.name: p for p in needed if p.kind is p.KEYWORD_ONLY},
-        )
+        theirs.bind(*wanted.parameters)
     except TypeError as error:
         call = f"{published.__name__}({', '.join(wanted.parameters)})"
         return f"It is called as `{call}`, and yours cannot be: {error}."
@@ -45,10 +41,7 @@ def called_otherwise(published: FunctionType, answer: Callable) -> str:
 def _is_nothing(line: ast.stmt) -> bool:
     if isinstance(line, ast.Expr):
         return isinstance(line.value, ast.Constant)
-    if isinstance(line, ast.Return):
-        value = line.value
-        return value is None or (isinstance(value, ast.Constant) and value.value in (None, ...))
-    return isinstance(line, ast.Pass)
+    return ast.unparse(line) in ("pass", "return", "return None", "return ...")
 
 
 def _tree(answer: Callable) -> ast.Module:
