@@ -16,7 +16,7 @@ exercise is solved. The answer runs in processes of its own: `ranks=(2, 4)` runs
 many ranks with a process group, without it in one process; `here=True` in the notebook's own
 process, where a timer ends an answer that never does, if it is Python that runs. `launch` may be
 another, and `unit` what it launches. `mistakes={sentence: function}`: the sentence is said where
-the answer does what this wrong function does.
+the answer does what this wrong function does, which may be the solution, `patched`.
 
 tests/checks/references holds solutions against something else. The notebook has the stub in a cell
 tagged `exercise`, and the hints under the question.
@@ -32,8 +32,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -48,15 +50,18 @@ from ..ranks.run import Run
 from ..ranks.wire import CannotBeSent
 from ..style import plural
 from .compare import Difference, difference
+from .instruments import everyones
 from .learner import called_otherwise, is_stub, unfinished
 from .verdict import Verdict
 
-Probe = Callable[[Callable], Iterator[tuple]]
+Values = Iterator[tuple]  # what a probe yields: (words, value) or (words, value, tol) of each
+Probe = Callable[[Callable], Values]
 AT = "\0probes "  # before the words of a probe, in what a rank prints
 ALONE = "rank 0 of 1 "  # how a launch names its only rank
 MEETING = Doing.wait("in all_gather_object")  # what a rank does in _anywhere
 RETURNED = Doing("had returned", "had returned")
 STARTING = 30.0  # seconds more, in which the libraries of an accelerator may start
+on_cpus = partial(launch, device="cpu")
 
 found: dict[str, Exercise] = {}  # those whose module is imported
 
@@ -78,6 +83,16 @@ def exercise(solution: FunctionType, **how: Any) -> Callable[[Probe], Exercise]:
         return found[solution.__name__]
 
     return register
+
+
+def patched(solution: Callable, target: str, **other: Any) -> Callable:
+    """The solution with something else for `target`: a mock, or what `mock.patch` is told."""
+
+    def mistake(*given: Any) -> Any:
+        with mock.patch(target, **other):
+            return solution(*given)
+
+    return mistake
 
 
 @dataclass(eq=False, repr=False)
@@ -235,7 +250,7 @@ def _run_probe(
     return Outcome(agreed)
 
 
-def _as_they_are(values: Iterator[tuple], mistaken: bool) -> Iterator[tuple]:
+def _as_they_are(values: Values, mistaken: bool) -> Values:
     """Values as they are now, since a weight goes on changing; a mistake's end where it raises."""
     try:
         for words, value, *tol in values:
@@ -252,31 +267,28 @@ def _anywhere(different: Difference | None) -> bool:
     """Whether some rank found a difference; all ranks stop together."""
     if not (dist.is_available() and dist.is_initialized()):
         return different is not None
-    everyones = [False] * dist.get_world_size()
-    dist.all_gather_object(everyones, different is not None)
-    return any(everyones)
+    return any(everyones(different is not None))
 
 
 def _in_words(error: RankError, ranks: tuple[int, ...]) -> str:
     """What is said of a failure: without the advice to whoever calls `launch`."""
     facts, run = error.facts, error.run
     said = facts.said
+    meanwhile = "meanwhile "
     groups = [_answers(group) for group in facts.groups]
     if facts.limit is not None:
+        meanwhile = ""
         still = [group for group in groups if group.doing != RETURNED] or groups
         late = listed([rank for group in still for rank in group.ranks], run.unit)
         said = f"{late} of {run.ranks} had not finished after {facts.limit:g} s"
 
-    meanwhile = "meanwhile " if facts.limit is None else ""
     others = [meanwhile + group.said(listed(group.ranks, run.unit)) for group in groups]
     if not ranks and said.startswith(ALONE):
-        said = said.removeprefix(ALONE)
         others = [group.said("It") for group in groups]
-        error_raised = said.removeprefix("raised ")
-        in_the_probe = error_raised != said and not facts.lines  # no line of the learner's
-        said = f"It {said}"
-        if in_the_probe:
-            why = error_raised.removeprefix("CourseError: ")
+        said = said.replace(ALONE, "It ", 1)
+        raising = "It raised "
+        if said.startswith(raising) and not facts.lines:  # no line of the learner's: in the probe
+            why = said.removeprefix(raising).removeprefix("CourseError: ")
             said = f"What it returned cannot be used: {why}"
     text = "\n".join([said, *facts.lines, *others, *facts.ends])
 

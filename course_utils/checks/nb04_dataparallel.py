@@ -1,11 +1,11 @@
 """Exercises of notebook 04: scatter and gather, as `nn.DataParallel` needs them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
 from .compare import kinds
-from .exercise import exercise
+from .exercise import Values, exercise
 
 
 def scatter(batch, devices):
@@ -46,7 +46,7 @@ def first_level(batch, devices):
         "value": first_level,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     x = torch.arange(20.0).reshape(10, 2)
     y = torch.arange(10)
     cpu = [torch.device("cpu")] * 4
@@ -125,7 +125,7 @@ def mean_of_losses(outputs, device):
         "for": mean_of_losses,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     parts = list(torch.arange(60.0).reshape(10, 3, 2).chunk(4))
     loss = torch.ones(())
     x, y = torch.ones(2, 2), torch.zeros(2, 2)

@@ -1,7 +1,7 @@
 """Exercises of notebook 09, on 2 and 3 real ranks: FSDP2's units, a start in shards."""
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from ..lessons.memory import Alive
 from ..machine import pick
 from ..ranks.traffic import Traffic
 from .compare import AtMost
-from .exercise import exercise
+from .exercise import Values, exercise
 
 
 def choose_units(model, mesh):
@@ -30,7 +30,7 @@ def outside(model: nn.Module) -> list[str]:
     return [name for name, p in model.named_parameters() if not isinstance(p, DTensor)]
 
 
-def after_backward(model: nn.Module) -> Iterator[tuple]:
+def after_backward(model: nn.Module) -> Values:
     grads = {name: p.grad for name, p in model.named_parameters()}
     missing = [name for name, grad in grads.items() if grad is None]
     yield "parameters that get no gradient in a backward", missing
@@ -39,7 +39,7 @@ def after_backward(model: nn.Module) -> Iterator[tuple]:
 
 
 @exercise(choose_units, ranks=(2,), seconds=40)
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     model = models.GPT(64, layers=8, context=16).to(pick())
     count = sum(p.numel() for p in model.parameters())
     ids = torch.full((1, 4), dist.get_rank(), device=pick())
@@ -104,7 +104,7 @@ def draw(name: str, shape: torch.Size) -> Tensor:
         "ones": drawn_by_each_rank,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     whole = sum(p.nbytes for p in make().parameters())
     with Alive() as alive:
         model = answer(make, draw, init_device_mesh(pick().type, (dist.get_world_size(),)))

@@ -1,14 +1,14 @@
 """Exercises of notebook 12, schedules that are played through: 1F1B, zero-bubble."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from .. import schedules
 from ..style import plural
 from .compare import AtMost
-from .exercise import exercise
+from .exercise import Values, exercise
 
 
-def played(answer: Callable, sizes: tuple[tuple[int, int], ...], *, split: bool) -> Iterator[tuple]:
+def played(answer: Callable, sizes: tuple[tuple[int, int], ...], *, split: bool) -> Values:
     """What is written for (ranks, micro-batches): what a rank does and holds, how long it waits."""
     for ranks, micro_batches in sizes:
         batches = "micro-batch" if micro_batches == 1 else "micro-batches"
@@ -52,7 +52,7 @@ def forwards_first(rank, ranks, micro_batches):
         "this rank does all its forwards before the first backward, as with GPipe": forwards_first,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     sizes = ((4, 8), (1, 2), (4, 2), (3, 1), (3, 7), (11, 4), (17, 20))
     yield from played(answer, sizes, split=False)
     yield "", "The smallest bubble at the least memory, up to 17 ranks."
@@ -94,6 +94,6 @@ def w_at_the_end(rank, ranks, micro_batches):
         "for the next B": w_at_once,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     yield from played(answer, ((4, 8), (1, 1), (4, 4), (3, 7), (5, 6), (11, 13)), split=True)
     yield "", "A third of 1F1B's waiting, and no rank holds more than rank 0 does with 1F1B."

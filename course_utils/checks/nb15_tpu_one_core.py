@@ -1,19 +1,21 @@
 """Exercises of notebook 15, by what XLA compiles, runs and reads: here, for a TPU has one owner."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import pad
 
 from ..errors import CourseError
 from ..lessons import models
 from ..style import plural
 from ..xla import Counters, counters, tolerance
 from .compare import AtMost, kind
-from .exercise import exercise
+from .exercise import Values, exercise, patched
 from .instruments import batch
+from .nb02_one_device import train_step
 
 # a width that no program of this process has, so that every compile is counted
 fresh = itertools.count(1)
@@ -70,7 +72,7 @@ def without_0(lines, table):
         "character 0 is left out, as if all its places had been filled up": without_0,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     import torch_xla
 
     generator = torch.Generator().manual_seed(0)
@@ -112,8 +114,7 @@ def read_once(step, batches):
     return torch.stack(losses).tolist()  # the only read
 
 
-def in_one_graph(step, batches):
-    return torch.stack([step(x, y).detach() for x, y in batches]).tolist()
+in_one_graph = patched(read_once, "torch_xla.sync")
 
 
 @exercise(
@@ -125,20 +126,13 @@ def in_one_graph(step, batches):
         "steps": in_one_graph,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     import torch_xla
 
     for steps in (9, 1, 4):
         model = models.mlp(24).to(torch_xla.device())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-        def step(x, y, model=model, optimizer=optimizer):
-            loss = cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            return loss
-
+        step = partial(train_step, model, optimizer)
         batches = [
             tuple(tensor.to(torch_xla.device()) for tensor in batch(number, 16))
             for number in range(steps)

@@ -1,7 +1,7 @@
 """Exercises of notebook 18: the steps of an epoch, and a loop as a LightningModule."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +10,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from ..lessons import data, models
-from ..ranks.launch import launch
 from .compare import kind
-from .exercise import exercise
+from .exercise import Values, exercise, on_cpus
 from .instruments import weights
 
 PLAIN: dict[str, Any] = {  # a Trainer that writes and says nothing
@@ -60,7 +59,7 @@ def on_one_device(samples, batch, devices, drop_last):
         "them": on_one_device,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     for case in EPOCHS_OF:
         for drop_last in (False, True):
             yield f"steps_per_epoch{(*case, drop_last)}", answer(*case, drop_last)
@@ -110,13 +109,13 @@ def once_an_epoch(model, lr, steps):
     ranks=(1, 2),
     seconds=60,
     tol=1e-6,
-    launch=functools.partial(launch, device="cpu"),
+    launch=on_cpus,
     mistakes={
         "the schedule moves once an epoch, which is Lightning's way without "
         '"interval": "step"': once_an_epoch,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     from lightning.pytorch import LightningModule
 
     for lr, steps in ((0.2, 12), (0.1, 24)):  # 12 are taken
