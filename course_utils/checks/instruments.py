@@ -1,72 +1,57 @@
-"""What a probe sees of an answer beside its result: messages, steps, what other ranks have."""
+"""What a probe sees of an answer beside its result: sends, steps, what other ranks have."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections import Counter
+from collections.abc import Generator, Iterator
+from operator import index
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.data import Dataset
 
 from ..machine import pick
-from ..ranks.traffic import Traffic
+from ..style import plural
 from .compare import kind
 
 
-class Messages(Traffic):
-    """What the block sends: to which ranks, how many numbers, and which collectives it calls."""
+@contextlib.contextmanager
+def sends() -> Iterator[Counter[int]]:
+    """How many numbers this rank sends in the block, by the rank that they go to."""
+    numbers: Counter[int] = Counter()
+    send = dist.ProcessGroup.send
 
-    def __enter__(self) -> Messages:
-        self.to: list[int] = []
-        self.numbers = 0
-        self._send = dist.ProcessGroup.send
+    def counted(group: Any, tensors: list, to: int, tag: int) -> Any:
+        numbers[to] += sum(tensor.numel() for tensor in tensors)
+        return send(group, tensors, to, tag)
 
-        def send(group: Any, tensors: list, to: int, tag: int) -> Any:
-            self.to = sorted({*self.to, to})
-            self.numbers += sum(tensor.numel() for tensor in tensors)
-            return self._send(group, tensors, to, tag)
-
-        # All of send, isend and batch_isend_irecv end here.
-        dist.ProcessGroup.send = send  # ty: ignore[invalid-assignment]  # called by position
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        dist.ProcessGroup.send = self._send
-        super().__exit__(*error)
-
-    @property
-    def collectives(self) -> list[str]:
-        return [name for name in self.calls if name not in ("send", "recv", "barrier")]
+    # All of send, isend and batch_isend_irecv end here.
+    with mock.patch.object(dist.ProcessGroup, "send", counted):
+        yield numbers
 
 
 class Steps:
-    """For each forward in the block: what goes into the network that trains, and its weights."""
+    """For each forward of an `mlp` that trains, in the block: what goes in, and its weights."""
 
     def __enter__(self) -> Steps:
         self.inputs: list[torch.Tensor] = []
         self.weights: list[torch.Tensor] = []
-        self._depth = 0
-        out = register_module_forward_hook(self._out, always_call=True)
-        self._hooks = [register_module_forward_pre_hook(self._into), out]
+        self._hook = register_module_forward_pre_hook(self._into)
         return self
 
     def __exit__(self, *error: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
+        self._hook.remove()
 
     def _into(self, module: nn.Module, args: tuple) -> None:
-        trains = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
-        if self._depth == 0 and args and trains:
+        if isinstance(module, nn.Sequential) and torch.is_grad_enabled():
             self.inputs.append(args[0].detach().cpu())
             self.weights.append(weights(module).cpu())
-        self._depth += 1
-
-    def _out(self, *_: object) -> None:
-        self._depth -= 1
 
     def equal(self) -> bool:
         """Whether all ranks that take a step begin it with the same weights."""
@@ -95,6 +80,26 @@ def returned(value: Any, wanted: type = nn.Module, word: str = "a network") -> s
     if isinstance(value, wanted):
         return word
     return None if value is None else kind(value)
+
+
+def inside(model: nn.Module) -> dict[str, Any]:
+    """What a model holds, which of its parts train, and which parameters do not."""
+    return {
+        **model.state_dict(),
+        "modes": ["train" if part.training else "eval" for part in model.modules()],
+        "frozen": [name for name, weight in model.named_parameters() if not weight.requires_grad],
+    }
+
+
+def counts_of_layers(call: str, counts: Any) -> Generator[tuple, None, list[int]]:
+    """Yield what is said of an answer's counts of layers, a stage each; the counts, as numbers."""
+    listed = hasattr(counts, "__len__")
+    yield f"{call}: what it returns", plural(len(counts), "number") if listed else counts
+    counts = [index(count) for count in counts]  # of any type of whole numbers
+    yield f"{call}: how many layers they take together", sum(counts)
+    empty = [stage for stage, count in enumerate(counts) if count < 1]
+    yield f"{call}: those that take no layer, counted from 0", empty
+    return counts
 
 
 def everyones(value: Any) -> list[Any]:
@@ -126,14 +131,16 @@ class Rows(Dataset):
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
+        self.seen: set[int] = set()  # read by this process
 
     def __len__(self) -> int:
         return self.rows
 
     def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.seen.add(int(row))
         image = torch.full((64,), row / self.rows, device="cpu")
         return image, torch.tensor(row % 10, device="cpu")
 
-    def read(self, inputs: list[torch.Tensor]) -> list[int]:
-        """The rows of these batches, in their order."""
-        return [round(self.rows * float(x)) for images in inputs for x in images[:, 0]]
+    def read(self, images: torch.Tensor) -> list[int]:
+        """The rows of this batch, in their order."""
+        return [round(self.rows * float(x)) for x in images[:, 0]]

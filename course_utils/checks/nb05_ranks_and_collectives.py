@@ -1,20 +1,21 @@
 """Exercises of notebook 05, looked at on 2 to 4 real ranks: a mean, ring all-reduce."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
 from ..machine import pick
+from ..ranks.traffic import Traffic
 from .compare import AtMost
-from .exercise import exercise
-from .instruments import Messages
+from .exercise import Values, exercise
+from .instruments import sends
 
 
 def numbers(count: int) -> torch.Tensor:
     """Whole numbers of this rank's own, on its device."""
-    generator = torch.Generator().manual_seed(dist.get_rank())
-    return torch.randint(100, (count,), generator=generator).float().to(pick())
+    torch.manual_seed(dist.get_rank())
+    return torch.randint(100, (count,)).float().to(pick())
 
 
 def mean_over_ranks(losses):
@@ -25,7 +26,7 @@ def mean_over_ranks(losses):
 
 
 @exercise(mean_over_ranks, ranks=(2, 3, 4))
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     rank = dist.get_rank()
     for counts in ((6, 5, 4, 3), (0, 300, 1, 3)):
         losses = (numbers(counts[rank]) / 100) ** 3 - 0.2  # a loss may be negative, or 0
@@ -57,20 +58,20 @@ def ring_all_reduce(tensor):
 
 
 @exercise(ring_all_reduce, ranks=(2, 3, 4))
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     p = dist.get_world_size()
     for length in (12, 5, 1001):
         tensor = numbers(length) / 7 - 5  # neither whole nor all positive
-        with Messages() as messages:
+        with Traffic() as traffic, sends() as sent:
             answer(tensor)
-        yield f"{length} numbers: the tensor", tensor
-        collectives = (
-            f"{length} numbers: the collectives that it calls, where messages are asked for"
-        )
-        yield collectives, messages.collectives
-        yield f"{length} numbers: the ranks that it sends to, in this ring", messages.to
-        sent = AtMost(messages.numbers, 2 * (p - 1) * -(-length // p))
-        yield f"{length} numbers: those that it sends, of 2(p - 1) chunks", sent
+        where = f"{length} numbers"
+        yield f"{where}: the tensor", tensor
+        collectives = traffic.calls.keys() - {"send", "recv", "barrier"}
+        words = "the collectives that it calls, where messages are asked for"
+        yield f"{where}: {words}", sorted(collectives)
+        yield f"{where}: the ranks that it sends to, in this ring", sorted(sent)
+        most = 2 * (p - 1) * -(-length // p)
+        yield f"{where}: those that it sends, of 2(p - 1) chunks", AtMost(sent.total(), most)
     yield (
         "",
         "The sum is right on 2, 3 and 4 ranks, and no rank sends more than 2(p - 1) chunks of its "

@@ -1,12 +1,11 @@
 """Exercises of notebook 10: who waits how long, and where to cut a stack of layers."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations, islice, pairwise
-from operator import index
 
-from ..style import plural
-from .exercise import exercise
+from .exercise import Values, exercise
+from .instruments import counts_of_layers
 
 
 def idle_shares(forward, backward):
@@ -31,7 +30,7 @@ def in_percent(forward, backward):
         "these are percent; a share is a number from 0 to 1": in_percent,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     for forward, backward in (
         ([1, 1], [2, 2]),
         ([3.0, 1.0, 2.0], [6.0, 2.0, 2.0]),
@@ -63,7 +62,7 @@ def stage_costs(costs, counts):
 
 
 @exercise(balance)
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     draw = random.Random(0)
     cases = [
         ([1] * 8, 4),
@@ -77,13 +76,7 @@ def _(answer: Callable) -> Iterator[tuple]:
     for costs, stages in [*cases, ([4, 4, 1, 1, 1, 1, 2, 2], 4)]:
         call = f"balance({costs}, {stages})"
         given = [*costs]
-        counts = answer(given, stages)
-        listed = hasattr(counts, "__len__")
-        yield f"{call}: what it returns", plural(len(counts), "number") if listed else counts
-        counts = [index(count) for count in counts]  # of any type of whole numbers
-        yield f"{call}: how many layers its stages take together", sum(counts)
-        empty = [stage for stage, count in enumerate(counts) if count < 1]
-        yield f"{call}: stages that have no layer", empty
+        counts = yield from counts_of_layers(call, answer(given, stages))
         slowest = max(stage_costs(costs, counts))
         yield f"{call}: the cost of its slowest stage", slowest
         yield f"{call}: the costs afterwards", given

@@ -2,13 +2,12 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, DistributedSampler
 
 from .. import xla
@@ -16,8 +15,8 @@ from ..errors import CourseError, RankError
 from ..lessons import models
 from ..ranks.run import Run
 from .compare import kind
-from .exercise import exercise
-from .instruments import Rows
+from .exercise import Values, exercise
+from .instruments import Rows, weights
 
 
 def on_cores(*task: Any, ranks: int, time_limit: float, spmd: bool = False, **_: Any) -> Run:
@@ -45,18 +44,6 @@ def several() -> int:
             'several cores are needed: restart, and call xla.setup(device="CPU") for virtual ones'
         )
     return cores
-
-
-class Watched(Rows):
-    """It remembers which rows were read."""
-
-    def __init__(self, rows: int) -> None:
-        super().__init__(rows)
-        self.seen: set[int] = set()
-
-    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
-        self.seen.add(int(row))
-        return super().__getitem__(row)
 
 
 def train_replica(dataset, epochs):
@@ -116,23 +103,23 @@ own_gradients = functools.partial(replica, seed=0, reduce=False)
         "cores": own_gradients,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     import torch_xla
     import torch_xla.core.xla_model as xm
 
     cores = several()
-    dataset = Watched(20 * cores)  # in batches of 8, 8 and 4 a core
+    dataset = Rows(20 * cores)  # in batches of 8, 8 and 4 a core
     model = answer(dataset, 3)
     torch_xla.sync()
-    weights = bits = None
+    end = bits = None
     if isinstance(model, nn.Module):
-        weights = parameters_to_vector(model.parameters()).detach().cpu()
-        bits = weights.numpy().tobytes()
+        end = weights(model).cpu()
+        bits = end.numpy().tobytes()
     unlike = xm.mesh_reduce("weights", bits, set)
     yield "the rows that it reads, sorted", sorted(dataset.seen)
-    yield "what it returns", "a model" if weights is not None else kind(model)
+    yield "what it returns", "a model" if end is not None else kind(model)
     words = "the weights after 3 epochs, against those of one process that takes whole batches"
-    yield words, weights, xla.tolerance()
+    yield words, end, xla.tolerance()
     yield "replicas that are unlike, if only in one bit", len(unlike)
     yield (
         "",

@@ -6,9 +6,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
-from operator import index
 
 import torch
 import torch.distributed as dist
@@ -25,11 +24,12 @@ from ..machine import pick
 from ..ranks.spans import span
 from ..style import plural
 from .compare import AtMost
-from .exercise import exercise
+from .exercise import Values, exercise
 from .instruments import (
     Rows,
     Steps,
     batch,
+    counts_of_layers,
     equal_everywhere,
     everyones,
     returned,
@@ -190,18 +190,14 @@ def misnamed(solution: Callable) -> dict[str, Callable]:
     mistakes = {}
     for letter in solution():
         for name, why in AGAINST[letter].items():
-            mistakes[f"{letter} is no {name!r}. {why}"] = partial(named, solution, letter, name)
+            wrong = partial(dict, solution(), **{letter: name})
+            mistakes[f"{letter} is no {name!r}. {why}"] = wrong
     return mistakes
 
 
-def named(solution: Callable, letter: str, name: str) -> dict[str, str]:
-    return solution() | {letter: name}
-
-
 def probe_of_names(solution: Callable) -> Callable:
-    def probe(answer: Callable) -> Iterator[tuple]:
-        names = {str(letter).upper(): name for letter, name in answer().items()}
-        said = {letter: name for letter, name in names.items() if name not in (None, "", ...)}
+    def probe(answer: Callable) -> Values:
+        said = {str(letter).upper(): name for letter, name in answer().items() if name}
         # The solution is not shown: what is wrong is compared with nothing wrong.
         for letter, right in solution().items():
             name = said.get(letter)
@@ -258,18 +254,18 @@ def read_ahead(last: torch.Tensor, read: list[list[int]], ends: list[float]) -> 
     ranks=(2,),
     mistakes={"nobody reads the next batch while it computes": faulty_jobs.job_b},
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     for count in (2, 6):
         rows = Read(1024)
         ends: list[float] = []
-        hook = register_optimizer_step_post_hook(
-            lambda *_, ends=ends: ends.append(time.monotonic())
-        )
-        with Steps() as steps:
+
+        def note(*_: object, ends: list[float] = ends) -> None:
+            ends.append(time.monotonic())
+
+        with register_optimizer_step_post_hook(note), Steps() as steps:
             answer(rows, count)
-        hook.remove()
         # the step before the first is on zeros
-        read = [rows.read([x]) for x in steps.inputs if x.any()]
+        read = [rows.read(x) for x in steps.inputs if x.any()]
         both = [len({*mine} & {*theirs}) for mine, theirs in zip(*everyones(read), strict=True)]
         yield f"{count} steps: how many it takes", len(read)
         different = {*itertools.chain(*read)}
@@ -292,7 +288,7 @@ def cut_layers(layers, ranks):
 @exercise(
     cut_layers, mistakes={"the last rank takes all that is left over": faulty_jobs.cut_layers}
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     for layers, ranks in (
         (7, 4),
         (8, 4),
@@ -305,11 +301,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         (4, 4),
     ):
         call = f"cut_layers({layers}, {ranks})"
-        counts = answer(layers, ranks)
-        yield f"{call}: for how many ranks", None if counts is None else len(counts)
-        counts = [index(count) for count in counts]  # of any type of whole numbers
-        yield f"{call}: how many layers all ranks take together", sum(counts)
-        yield f"{call}: each rank takes one at the least", min(counts) > 0
+        counts = yield from counts_of_layers(call, answer(layers, ranks))
         fullest = AtMost(max(counts), math.ceil(layers / ranks))
         yield f"{call}: the layers of the fullest rank", fullest
     yield "", "No rank has more layers than it must."
@@ -333,7 +325,7 @@ def train_large(model, optimizer, x, y, pieces):
         "the gradient of each piece counts in full, and they add up": faulty_jobs.train_large
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     for rows, pieces in ((50, 1), (50, 2), (50, 3), (7, 4), (64, 8)):
         model = mlp()
         optimizer = SGD(model.parameters(), lr=0.5)
@@ -341,8 +333,7 @@ def _(answer: Callable) -> Iterator[tuple]:
         for p in model.parameters():
             p.grad = torch.full_like(p, 0.01)  # of a step before
         with SavedTensors() as one:
-            kept = cross_entropy(model(x.chunk(pieces)[0]), y.chunk(pieces)[0])
-        del kept
+            cross_entropy(model(x.chunk(pieces)[0]), y.chunk(pieces)[0])
 
         rows_at_once = rows_into(model)
         with SavedTensors() as saved:
@@ -401,7 +392,7 @@ def whole(batches: Iterable[tuple]) -> list[tuple]:
 
 
 @exercise(train_noisy, ranks=(3,), seconds=8)
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     for broken in ({(1, 1), (1, 3), (2, 3)}, {(0, 0), (2, 4)}):  # (rank, step)
         steps = [[batch(10 * rank + step) for rank in range(3)] for step in range(5)]
         for rank, step in broken:
@@ -410,10 +401,11 @@ def _(answer: Callable) -> Iterator[tuple]:
         places = [f"{rank} in step {step}" for rank, step in sorted(broken)]
         where = f"broken on rank {' and '.join(places)}"
         yield f"{where}: what it returns", returned(network)
-        finite = bool(weights(network).isfinite().all())
+        end = weights(network)
+        finite = bool(end.isfinite().all())
         yield f"{where}: no broken batch gets into the weights", finite
-        yield f"{where}: equal weights on all ranks", equal_everywhere(weights(network))
+        yield f"{where}: equal weights on all ranks", equal_everywhere(end)
         ways = [without_broken(steps, way=way) for way in ("left out", "zeros", "mean", "joined")]
-        alike = [torch.allclose(weights(network), way, rtol=0, atol=1e-5) for way in ways]
+        alike = [torch.allclose(end, way, rtol=0, atol=1e-5) for way in ways]
         yield f"{where}: weights of a training on all batches but the broken ones", any(alike)
     yield "", "Nobody waits, and the weights are equal and finite on every rank."

@@ -9,12 +9,13 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from course_utils import xla
-from course_utils.checks.nb16_tpu_many_cores import Watched, train_replica
+from course_utils.checks.instruments import Rows
+from course_utils.checks.nb16_tpu_many_cores import train_replica
 from course_utils.lessons import models
 
 
 def test_train_replica_is_one_process():
-    dataset, model = Watched(40), models.mlp(seed=0)
+    dataset, model = Rows(40), models.mlp(seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         for x, y in DataLoader(dataset, 16):
