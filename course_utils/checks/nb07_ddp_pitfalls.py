@@ -2,12 +2,12 @@
 
 import contextlib
 import io
-import itertools
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pickle import UnpicklingError
-from typing import Any, Self
+from time import sleep
+from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from ..lessons.models import mlp
 from ..machine import pick
-from .exercise import exercise
+from .exercise import Values, exercise
 from .instruments import Steps, batch, equal_everywhere, everyones, returned, weights
 
 
@@ -35,22 +35,20 @@ def train_uneven(batches):
 
 
 @exercise(train_uneven, ranks=(3,), seconds=10)  # a right answer takes less than one
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     # two ranks have most: if they part in their last steps, that is seen
     for counts in ((2, 4, 4), (3, 1, 3)):
         batches = [
             [batch(10 * rank + i) for i in range(count)] for rank, count in enumerate(counts)
         ]
+        mine = batches[dist.get_rank()]
         with Steps() as steps:
-            network = answer([*batches[dist.get_rank()]])
-        used = [
-            [any(torch.equal(x.cpu(), taken) for taken in steps.inputs) for x, _ in given]
-            for given in batches
-        ]
+            network = answer([*mine])
         where = f"{', '.join(map(str, counts))} batches on the ranks"
         yield f"{where}: what it returns", returned(network)
-        yield f"{where}: which of its own batches it trains on", used.pop(dist.get_rank())
-        yield f"{where}: whether it trains on those of other ranks", any(itertools.chain(*used))
+        others = [x.cpu() for given in batches if given is not mine for x, _ in given]
+        foreign = any(torch.equal(x, taken) for x in others for taken in steps.inputs)
+        yield f"{where}: whether it trains on batches of other ranks", foreign
         yield f"{where}: equal weights on all ranks before each step", steps.equal()
         yield f"{where}: equal weights on all ranks at the end", equal_everywhere(weights(network))
         felt = _batches_that_count(answer, batches, weights(network))
@@ -90,52 +88,44 @@ def train_and_save(batches, path):
     return torch.load(path, map_location=pick())
 
 
+real_save = torch.save
+real_load = torch.load
+
+
 class Files:
-    """Counts `torch.save` of files in the block, and keeps what `torch.load` gave.
+    """Stands for torch: counts each `save` of a file, and keeps what `load` gave.
 
     Writing begins a second after the call and takes half of one: who does not wait for the writer,
     or only sleeps, which takes no time here, loads what an earlier run has left, or a part. What is
     loaded is a little off, by the last bit of each number, so that it is known from what was saved.
     """
 
-    def __enter__(self) -> Self:
+    def __init__(self) -> None:
         self.saves = 0
         self.loaded: list[Any] = []
-        self._save = torch.save
-        self._load = torch.load
-        self._sleep = time.sleep
-        torch.save = self.save
-        torch.load = self.load
-        time.sleep = lambda seconds: None
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        torch.save = self._save
-        torch.load = self._load
-        time.sleep = self._sleep
 
     def save(self, thing: Any, file: Any, *more: Any, **options: Any) -> None:
         if isinstance(file, io.BytesIO):  # pickling a tensor saves it to memory
-            return self._save(thing, file, *more, **options)
+            return real_save(thing, file, *more, **options)
         self.saves += 1
         written = io.BytesIO()
-        self._save(thing, written, *more, **options)
-        self._sleep(1)
+        real_save(thing, written, *more, **options)
+        sleep(1)
         with contextlib.ExitStack() as stack:
             target = file
             if not hasattr(file, "write"):
                 target = stack.enter_context(open(file, "wb"))
             target.write(written.getvalue()[:1000])
             target.flush()
-            self._sleep(0.5)
+            sleep(0.5)
             target.write(written.getvalue()[1000:])
         return None
 
     def load(self, file: Any, *more: Any, **options: Any) -> Any:
         if isinstance(file, io.BytesIO):
-            return self._load(file, *more, **options)
+            return real_load(file, *more, **options)
         try:
-            loaded = self._load(file, *more, **options)
+            loaded = real_load(file, *more, **options)
         except (EOFError, OSError, RuntimeError, UnpicklingError) as error:
             raise RuntimeError(
                 "this rank read a file that was not there, or not written to its end"
@@ -145,20 +135,21 @@ class Files:
         return loaded
 
 
-def _same_bits(one: Any, other: Any) -> bool:
-    one, other = (
-        torch.cat([tensor.detach().cpu().flatten() for tensor in state.values()])
-        for state in (one, other)
-    )
-    return torch.equal(one, other)
+def _numbers(state: Mapping) -> torch.Tensor:
+    return torch.cat([tensor.cpu().flatten() for tensor in state.values()])
 
 
 @exercise(train_and_save, ranks=(3,), seconds=10)
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     with tempfile.TemporaryDirectory() as folder:
         torch.save(mlp().state_dict(), f"{folder}/model.pt")  # left by an earlier run
         path = everyones(f"{folder}/model.pt")[0]
-        with Files() as files:
+        files = Files()
+        with (
+            mock.patch("torch.save", files.save),
+            mock.patch("torch.load", files.load),
+            mock.patch("time.sleep"),
+        ):
             loaded = answer([batch(10 * dist.get_rank() + i) for i in range(2)], path)
         yield "what it returns", returned(loaded, Mapping, "a state dict")
         yield "how many ranks save a file", sum(everyones(files.saves > 0))
@@ -166,6 +157,6 @@ def _(answer: Callable) -> Iterator[tuple]:
         yield "how many ranks load a file", sum(everyones(len(files.loaded) > 0))
         loaded = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to(pick()), loaded)
         yield "what it returns, which is to be what was saved", loaded
-        from_file = any(_same_bits(loaded, each) for each in files.loaded)
+        from_file = any(torch.equal(_numbers(loaded), _numbers(each)) for each in files.loaded)
         yield "does it return what `torch.load` gave", from_file
     yield "", "One rank wrote the file, and all ranks loaded the weights that were just trained."
