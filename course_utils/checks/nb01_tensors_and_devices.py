@@ -1,6 +1,6 @@
 """Exercises of notebook 01: mend three device bugs, move a nested batch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .compare import kinds
-from .exercise import exercise
+from .exercise import Values, exercise
 
 
 def scores(x, device):
@@ -31,8 +31,7 @@ def scores(x, device):
 class Arithmetic(TorchDispatchMode):
     """The devices on which more than a constant's four numbers are computed with at once."""
 
-    PRODUCTS = ("mv", "mm", "addmm", "addmv", "bmm", "dot")
-    OTHERS = ("sub", "rsub", "mul", "div", "sum", "add", "neg")
+    COUNTED = ("mv", "mm", "addmm", "bmm", "sub", "rsub", "mul", "div", "sum", "add", "neg")
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,11 +40,7 @@ class Arithmetic(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.rstrip("_")
-        if (
-            name in self.PRODUCTS + self.OTHERS
-            and isinstance(result, torch.Tensor)
-            and result.numel() > 4
-        ):
+        if name in self.COUNTED and isinstance(result, torch.Tensor) and result.numel() > 4:
             self.places.add(result.device.type)
         return result
 
@@ -55,9 +50,7 @@ def settings() -> dict[str, object]:
         "default device": str(torch.get_default_device()),
         "default type": torch.get_default_dtype(),
         "gradients are recorded": torch.is_grad_enabled(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "precision of products": torch.get_float32_matmul_precision(),
-        "threads": torch.get_num_threads(),
     }
 
 
@@ -73,7 +66,7 @@ def on_the_cpu(x, device):
         "is": on_the_cpu,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     squares = torch.arange(28.0).reshape(7, 4) ** 2
     whole_numbers = torch.arange(20).reshape(5, 4)
     for device in ("cpu", "meta"):
@@ -116,7 +109,7 @@ def first_level(batch, device):
     tol=0,
     mistakes={"a container inside a container has to be taken apart, too": first_level},
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     for device in ("meta", "cpu"):
         x = torch.arange(6.0).reshape(2, 3)
         y = torch.tensor([1, 0])

@@ -1,6 +1,6 @@
 """The exercise of notebook 06, looked at on two and three real ranks: a DDP by hand."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..machine import pick
 from ..ranks.traffic import Traffic
 from .compare import AtMost
-from .exercise import exercise
+from .exercise import Values, exercise
 
 
 def hand_ddp(model):
@@ -38,23 +38,23 @@ def hand_ddp(model):
 class Tangled(nn.Module):
     """Tied and frozen parameters, buffers; the first and the last gradient are not ready last."""
 
-    def __init__(self, classes: int = 8) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.last = nn.Linear(classes, classes)
-        self.embed = nn.Embedding(classes, 6)
+        self.last = nn.Linear(8, 8)
+        self.embed = nn.Embedding(8, 6)
         self.frozen = nn.Linear(6, 6).requires_grad_(False)
         self.hidden = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
-        self.out = nn.Linear(6, classes, bias=False)
+        self.out = nn.Linear(6, 8, bias=False)
         self.out.weight = self.embed.weight
         self.register_buffer("scale", torch.rand(6) + 0.5)
         self.register_buffer("seen", torch.randint(100, (2,)))
 
-    def forward(self, x: Tensor) -> Tensor:  # (N,) int64 -> (N, classes)
+    def forward(self, x: Tensor) -> Tensor:  # (N,) int64, below 8 -> (N, 8)
         return self.last(self.out(self.hidden(self.frozen(self.embed(x)) * self.scale)))
 
 
 @exercise(hand_ddp, ranks=(3, 2))
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     torch.manual_seed(dist.get_rank())
     model = Tangled().to(pick())
     before = [*model.parameters()]

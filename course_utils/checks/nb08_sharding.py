@@ -1,16 +1,18 @@
 """Exercises of notebook 08: the bytes of the ZeRO stages, a sharded optimizer on real ranks."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..machine import pick
 from .compare import AtMost
-from .exercise import exercise
+from .exercise import Values, exercise
 
 
 def zero_bytes(parameters, ranks, stage):
@@ -26,7 +28,7 @@ def in_gigabytes(*given):
 
 
 @exercise(zero_bytes, mistakes={"bytes are asked for, this is in gigabytes": in_gigabytes})
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     for parameters, ranks in ((7.5e9, 64), (7.5e9, 1), (1.3e9, 8), (1000, 3)):
         for stage in range(4):
             yield f"zero_bytes({parameters:g}, {ranks}, {stage})", answer(parameters, ranks, stage)
@@ -69,9 +71,9 @@ def on_the_sum(parameters, make):
 
 
 CASES = {  # the optimizer, its states for each parameter, the layers' sizes
-    "SGD": (lambda parameters: SGD(parameters, lr=0.05, momentum=0.9), 1, (6, 7, 5, 1)),
-    "Adam": (lambda parameters: Adam(parameters, lr=0.05), 2, (4, 4, 4, 4, 4)),
-    "Adam, two parameters": (lambda parameters: Adam(parameters, lr=0.05), 2, (6, 2)),
+    "SGD": (partial(SGD, lr=0.05, momentum=0.9), 1, (6, 7, 5, 1)),
+    "Adam": (partial(Adam, lr=0.05), 2, (4, 4, 4, 4, 4)),
+    "Adam, two parameters": (partial(Adam, lr=0.05), 2, (6, 2)),
 }
 
 
@@ -85,9 +87,9 @@ def layers(sizes: tuple[int, ...]) -> nn.Sequential:
 
 def backward(model: nn.Module, inputs: int, number: int) -> None:
     """Gradients on this rank's batch of this number, of shape (4, inputs)."""
-    generator = torch.Generator().manual_seed(10 * number + dist.get_rank())
+    torch.manual_seed(10 * number + dist.get_rank())
     model.zero_grad()
-    model(torch.randn(4, inputs, generator=generator).to(pick())).square().mean().backward()
+    model(torch.randn(4, inputs).to(pick())).square().mean().backward()
 
 
 @exercise(
@@ -97,7 +99,7 @@ def backward(model: nn.Module, inputs: int, number: int) -> None:
         "this steps on the sum of the ranks' gradients, not on their mean": on_the_sum,
     },
 )
-def _(answer: Callable) -> Iterator[tuple]:
+def _(answer: Callable) -> Values:
     for case, (make, each, sizes) in CASES.items():
         model = layers(sizes)
         kept = [0]
@@ -106,17 +108,13 @@ def _(answer: Callable) -> Iterator[tuple]:
             states = [t for state in optimizer.state.values() for t in state.values()]
             kept.append(sum(t.numel() for t in states if t.dim()))
 
-        def made(parameters: list, make: Callable = make, count: Callable = count) -> Optimizer:
-            optimizer = make([*parameters])
-            optimizer.register_step_post_hook(count)
-            return optimizer
-
-        step = answer([*model.parameters()], made)
-        yield f"{case}: can what it returns be called", step if step is None else callable(step)
-        for number in range(3):
-            backward(model, sizes[0], number)
-            step()
-            yield f"{case}, the weights after step {number + 1}", dict(model.named_parameters())
+        with register_optimizer_step_post_hook(count):
+            step = answer([*model.parameters()], make)
+            yield f"{case}: can what it returns be called", step if step is None else callable(step)
+            for number in range(3):
+                backward(model, sizes[0], number)
+                step()
+                yield f"{case}, the weights after step {number + 1}", dict(model.named_parameters())
         trained = [p.numel() for p in model.parameters() if p.requires_grad]
         most = each * (sum(trained) // dist.get_world_size() + max(trained))
         yield f"{case}, the numbers in the states that this rank keeps", AtMost(max(kept), most)
