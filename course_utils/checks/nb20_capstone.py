@@ -217,7 +217,7 @@ def read_ahead(last: torch.Tensor, read: list[list[int]], ends: list[float]) -> 
 )
 def _(answer: Callable) -> Values:
     for count in (2, 6):
-        rows = Read(1024)
+        rows = Read(256)
         ends: list[float] = []
 
         def note(*_: object, ends: list[float] = ends) -> None:

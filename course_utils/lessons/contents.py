@@ -19,6 +19,7 @@ NEEDS = {
     "one_device": "a device",
     "memory": "a device",
     "dataparallel": "replicas",
+    "many_machines": "hosts",
 }
 
 
@@ -59,6 +60,8 @@ def _runs(machine: Machine, need: str) -> tuple[str, str]:
     if need == "replicas":
         gpus = sum(device.kind != "tpu" for device in machine.accelerators)
         return (f"{gpus} GPUs", "native") if gpus > 1 else ("replicas on the CPU", "virtual")
+    if need == "hosts":
+        return "hosts that share the CPU", "virtual"
     if need == "ranks":
         return machine.runs(machine.ranks), machine.how(machine.ranks)
     if not (machine.xla or _xla_kernel()):
