@@ -9,7 +9,7 @@ begins anew where x goes back.
 import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import style
@@ -89,18 +89,24 @@ class Drawing:
 
 @dataclass
 class Axis:
-    """From `low` to `high`, with the text of each of its marks."""
+    """From `low` to `high`, with the text of each of its marks; `start` and `length`: where it
+    lies, in px from the left or the top.
+    """
 
     low: float
     high: float
     log: bool
     marks: dict[float, str]
+    start: float = 0
+    length: float = 1  # negative where it goes up
 
     def at(self, value: float) -> float:
-        """Where this value lies, from 0 to 1."""
+        """Where this value lies, in px."""
         if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return self.start + self.length * share
 
 
 def axis(values: Sequence[float], *, log: bool, tight: bool = False) -> Axis:
@@ -149,9 +155,9 @@ def _log_marks(low: float, high: float) -> list[float]:
     factors = (1, 2, 5) if high < 300 * low else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     marks = [factor * 10.0**power for power in powers for factor in factors]
-    first = max(i for i, mark in enumerate(marks) if mark <= low * 1.000001)
-    last = min(i for i, mark in enumerate(marks) if mark >= high * 0.999999)
-    return marks[first : last + 1]
+    first = max(mark for mark in marks if mark <= low * 1.000001)
+    last = min(mark for mark in marks if mark >= high * 0.999999)
+    return [mark for mark in marks if first <= mark <= last]
 
 
 def pieces(
@@ -189,22 +195,6 @@ def _thinned(ys: Sequence[float]) -> list[int]:
     return sorted(chosen)
 
 
-@dataclass
-class Panel:
-    """Where a panel's curves lie, in px, and its axes."""
-
-    left: float
-    top: float
-    width: float
-    x: Axis
-    y: Axis
-
-    def in_px(self, piece: list[Point]) -> list[Point]:
-        """A line's points, in px."""
-        left, bottom, x_at, y_at = self.left, self.top + HIGH, self.x.at, self.y.at
-        return [(left + self.width * x_at(x), bottom - HIGH * y_at(y)) for x, y in piece]
-
-
 def draw(
     panels: Panels,
     *,
@@ -230,7 +220,7 @@ def draw(
     ]
     if total:
         xs.append(total)
-    x_axis = axis(xs or [1], log=log_x, tight=True)
+    across = axis(xs or [1], log=log_x, tight=True)
 
     columns = len(panels) if len(panels) <= 3 else 2
     rows = math.ceil(len(panels) / columns)
@@ -245,15 +235,16 @@ def draw(
             ys.append(0.0)  # a rate is seen against none at all
         left = i % columns * (each + GAP) + LEFT
         top = down + i // columns * (HEIGHT + GAP) + TOP
-        panel = Panel(left, top, each - LEFT - RIGHT, x_axis, axis(ys, log=log_y))
-        _draw_axes(drawing, panel, name, x_title)
+        x_axis = replace(across, start=left, length=each - LEFT - RIGHT)
+        y_axis = replace(axis(ys, log=log_y), start=top + HIGH, length=-HIGH)
+        _draw_axes(drawing, x_axis, y_axis, name, x_title)
 
         ends: dict[str, tuple[float, float, str]] = {}
         for key, line in lines.items():
             color, dash = looks[key]
             points: list[Point] = []
             for piece in line:
-                points = panel.in_px(piece)
+                points = [(x_axis.at(x), y_axis.at(y)) for x, y in piece]
                 drawing.lines.append((points, color, 1.8, dash))
                 if markers or len(points) == 1:
                     drawing.lines += [([point], color, 6, "") for point in points]
@@ -279,16 +270,15 @@ def _looks(panels: Panels) -> dict[int | str, tuple[str, str]]:
     return {key: (style.color(number), style.dash(number)) for key, number in numbers.items()}
 
 
-def _draw_axes(drawing: Drawing, panel: Panel, name: str, x_title: str) -> None:
+def _draw_axes(drawing: Drawing, x_axis: Axis, y_axis: Axis, name: str, x_title: str) -> None:
     """What is around the curves: headings, marks, and a line across for each mark of y."""
-    left, right, bottom = panel.left, panel.left + panel.width, panel.top + HIGH
-    drawing.texts.append((left, panel.top - 12, name, "start", True))
-    drawing.texts.append((left + panel.width / 2, bottom + 34, x_title, "middle", False))
-    for mark, text in panel.x.marks.items():
-        x = left + panel.width * panel.x.at(mark)
-        drawing.texts.append((x, bottom + 16, text, "middle", False))
-    for mark, text in panel.y.marks.items():
-        y = bottom - HIGH * panel.y.at(mark)
+    left, right, bottom = x_axis.start, x_axis.start + x_axis.length, y_axis.start
+    drawing.texts.append((left, bottom - HIGH - 12, name, "start", True))
+    drawing.texts.append(((left + right) / 2, bottom + 34, x_title, "middle", False))
+    for mark, text in x_axis.marks.items():
+        drawing.texts.append((x_axis.at(mark), bottom + 16, text, "middle", False))
+    for mark, text in y_axis.marks.items():
+        y = y_axis.at(mark)
         drawing.texts.append((left - 7, y + 4, text, "end", False))
         drawing.lines.append(([(left, y), (right, y)], "", 1, ""))
 
