@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from .. import style
 from ..pictures import Picture
-from ..pictures.picture import HEADING, blank, to_png
+from ..pictures.picture import blank, to_png, write_around
 from ..planner import Cluster, Model, Plan, mfu, plans
 
 FAMILIES = {  # what a cell's colour says
@@ -18,6 +18,10 @@ FAMILIES = {  # what a cell's colour says
 }
 TIMES = " \N{MULTIPLICATION SIGN} "
 ERROR = 0.12  # of the planner's seconds: who is so close may be as fast
+NOTE = (
+    f"{TIMES.join(('Replicas', 'tensor parts', 'stages'))}; Z: ZeRO stage, R: recomputed; time "
+    f"of a step. Stripes: this other kind is within {ERROR:.0%}."
+)
 
 
 class Cell(NamedTuple):
@@ -68,7 +72,10 @@ def page(
     columns = [f"{count:,}" for count in devices]
     columns[0] += " device" if devices[0] == 1 else " devices"
     _draw_cells(figure, height, rows, [*models], columns)
-    _write_around(figure, height, title, rows)
+
+    seen = {kind for row in rows for cell in row for kind in cell.kinds[:2]}
+    legend = {kind: (_tint(kind), "none") for kind in FAMILIES if kind in seen}
+    write_around(figure, title, legend, NOTE, spacing=1.2)
     with rc_context({"hatch.linewidth": 5}):
         png = to_png(figure)
     return Picture("", f"{title}. Fastest plans that fit. {'. '.join(said)}.", png=png)
@@ -112,55 +119,24 @@ def _draw_cells(
         [[cell.text for cell in row] for row in rows],
         bbox=(0, 0, 1, 1),
         cellLoc="center",
-        cellColours=[
-            [_tint(cell.kinds[0]) if cell.kinds else "none" for cell in row] for row in rows
-        ],
         rowLabels=models,
         colLabels=columns,
-        rowColours=["none"] * len(models),
-        colColours=["none"] * len(columns),
     )
     table.auto_set_font_size(False)
     for (i, column), drawn in table.get_celld().items():
+        drawn.set(facecolor="none", edgecolor="none", linewidth=0.3)
         if i == 0 or column == -1:  # a label
-            drawn.set(edgecolor="none", linewidth=0.3)
             drawn.set_text_props(fontsize=9, color=style.GREY)
             continue
 
         kinds = rows[i - 1][column].kinds
-        drawn.set(edgecolor=style.GREY, linewidth=0.3)
+        drawn.set_edgecolor(style.GREY)
+        if kinds:
+            drawn.set_facecolor(_tint(kinds[0]))
         if len(kinds) > 1:
             drawn.set(edgecolor=_tint(kinds[1], pale=0.2), hatch="//")
         # On a tint text is black, which is the same on a light and a dark page.
         drawn.set_text_props(fontsize=7.6, color="black" if kinds else style.GREY)
-
-
-def _write_around(figure: Any, height: int, title: str, rows: list[list[Cell]]) -> None:
-    """The title above the table, and below it the legend and what its abbreviations mean."""
-    from matplotlib.patches import Patch
-
-    left = 8 / style.WIDTH
-    figure.text(left, 1 - 15 / height, title, **HEADING)
-    note = (
-        f"{TIMES.join(('Replicas', 'tensor parts', 'stages'))}; Z: ZeRO stage, R: recomputed; time "
-        f"of a step. Stripes: this other kind is within {ERROR:.0%}."
-    )
-    figure.text(left, 8 / height, note, fontsize=8, color=style.GREY)
-
-    seen = {kind for row in rows for cell in row for kind in cell.kinds[:2]}
-    shown = [kind for kind in FAMILIES if kind in seen]
-    figure.legend(
-        [Patch(facecolor=_tint(kind)) for kind in shown],
-        shown,
-        ncols=len(shown),
-        frameon=False,
-        fontsize=8,
-        loc="lower left",
-        bbox_to_anchor=(0, 18 / height),
-        labelcolor=style.GREY,
-        handlelength=1.2,
-        columnspacing=1.2,
-    )
 
 
 def _tint(kind: str, pale: float = 0.45) -> Any:

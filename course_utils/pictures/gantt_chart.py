@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from .. import style
 from ..timeline import Timeline
-from .picture import FONTS, HEADING, Picture, blank, to_png
+from .picture import FONTS, LINE, Picture, blank, to_png, write_around
 
-# Px beside, above and below the bars, and of a line of text.
-LEFT, RIGHT, HEAD, FOOT, LINE = 60, 26, 22, 60, 18
+# Px beside, above and below the bars.
+LEFT, RIGHT, HEAD, FOOT = 60, 26, 22, 60
 # Px of a rank's compute lane, of all others together, and below a rank.
 HIGH, THIN, GAP = 20, 9, 7
 # Colours of a pipeline's boxes: of a rank's first chunk of the model, and, paler, of the next.
@@ -169,61 +169,41 @@ def _chart(
     """Panels, (ranks, boxes) below their headings, on one time axis; `row`: px of a rank; `looks`:
     the legend.
     """
-    from matplotlib.patches import Patch
-
     seconds = seconds or 1.0
     width = style.WIDTH
     heights = [max(1.0, row * len(ranks)) for ranks, _ in panels.values()]
     top = 4 + HEAD + (LINE if title else 0)
-    below = LINE if foot else 0
-    bottom = FOOT + below
+    bottom = FOOT + (LINE if foot else 0)
     height = top + sum(heights) + HEAD * (len(panels) - 1) + bottom
     figure = blank(width, height)
-    axes = figure.subplots(
-        len(panels),
-        squeeze=False,
-        sharex=True,
-        gridspec_kw={
-            "left": LEFT / width,
-            "right": 1 - RIGHT / width,
-            "top": 1 - top / height,
-            "bottom": bottom / height,
-            "hspace": HEAD * len(panels) / sum(heights),
-            "height_ratios": heights,
-        },
-    )[:, 0]
+    write_around(figure, title, looks, foot)
 
+    wide = width - LEFT - RIGHT
     scale = 1
     if unit == "s" and seconds < 10:
         unit, scale = "ms", 1000
-    for ax, high, (heading, (ranks, boxes)) in zip(axes, heights, panels.items(), strict=True):
-        _draw(ax, boxes, scale, (width - LEFT - RIGHT) / seconds)
+    for high, (heading, (ranks, boxes)) in zip(heights, panels.items(), strict=True):
+        ax = figure.add_axes(
+            (LEFT / width, (height - top - high) / height, wide / width, high / height),
+            xlim=(0, scale * seconds),
+            ylim=(high, 0),
+            frameon=False,
+            axisbelow=True,
+        )
+        top += high + HEAD
+        _draw(ax, boxes, scale, wide / seconds)
         ax.set_title(heading, loc="left", pad=4, **FONTS)
         middles = [row * i + HIGH / 2 for i in range(len(ranks))]
         ax.set_yticks(middles, [f"rank {rank}" for rank in ranks])
-        ax.set(xlim=(0, scale * seconds), ylim=(high, 0), facecolor="none")
-        ax.tick_params(length=0, labelcolor=style.GREY, labelsize=FONTS["fontsize"])
+        ax.tick_params(
+            length=0, labelbottom=False, labelcolor=style.GREY, labelsize=FONTS["fontsize"]
+        )
         ax.grid(axis="x", color=style.GREY, alpha=0.3, lw=0.7)
-        ax.set_axisbelow(True)
-        ax.spines[:].set_visible(False)
-    axes[-1].set_xlabel(f"time ({unit})", labelpad=2, **FONTS)
-    axes[-1].xaxis.set_major_formatter("{x:,g}")
 
-    figure.text(8 / width, 1 - 6 / height, title, va="top", **HEADING)
-    figure.text(8 / width, 5 / height, foot, **FONTS)
-    figure.legend(
-        [Patch(fc=fill, ec=edge, lw=0.8) for fill, edge in looks.values()],
-        looks,
-        ncols=len(looks) or 1,
-        loc="lower left",
-        bbox_to_anchor=(4 / width, below / height),
-        frameon=False,
-        fontsize=FONTS["fontsize"],
-        labelcolor=style.GREY,
-        handlelength=0.9,
-        handleheight=0.9,
-        borderpad=0.2,
-    )
+    last = figure.axes[-1]
+    last.tick_params(labelbottom=True)
+    last.set_xlabel(f"time ({unit})", labelpad=2, **FONTS)
+    last.xaxis.set_major_formatter("{x:,g}")
     return Picture("", alt, png=to_png(figure))
 
 

@@ -9,7 +9,7 @@ with matplotlib on `blank(width, height)`, in `style.GREY` where text has no box
 import html
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from .. import style
 # Of a PNG's text: px at 100 dpi -> points; and a "$" in it is one.
 FONTS: dict[str, Any] = {"color": style.GREY, "fontsize": style.TEXT * 0.72, "parse_math": False}
 HEADING = FONTS | {"fontsize": 9.7, "fontweight": "bold"}
+LINE = 18  # px of a line of it above or below a chart
 
 
 class Picture:
@@ -95,6 +96,38 @@ def blank(width: float, height: float) -> Any:
     from matplotlib.figure import Figure  # no pyplot: no global state, safe in threads
 
     return Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
+
+
+def write_around(
+    figure: Any,
+    title: str,
+    legend: Mapping[str, tuple[Any, str]],
+    foot: str,
+    *,
+    spacing: float = 2,
+) -> None:
+    """The title above what a figure shows; below it the legend, {text: (fill, edge)}, `spacing` ems
+    apart, and a line of text.
+    """
+    from matplotlib.patches import Patch
+
+    width, height = 100 * figure.get_size_inches()  # px
+    figure.text(8 / width, 1 - 6 / height, title, va="top", **HEADING)
+    figure.text(8 / width, 5 / height, foot, **FONTS)
+    figure.legend(
+        [Patch(fc=fill, ec=edge, lw=0.8) for fill, edge in legend.values()],
+        legend,
+        ncols=len(legend) or 1,
+        loc="lower left",
+        bbox_to_anchor=(4 / width, (LINE if foot else 0) / height),
+        frameon=False,
+        fontsize=FONTS["fontsize"],
+        labelcolor=style.GREY,
+        columnspacing=spacing,
+        handlelength=0.9,
+        handleheight=0.9,
+        borderpad=0.2,
+    )
 
 
 def to_png(figure: Any) -> bytes:
