@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import style
-from .picture import FONTS, Picture, blank, to_png
+from .picture import FONTS, Picture, sheet, to_png
 
 Panels = Mapping[str, Mapping[int | str, tuple[Sequence[float], Sequence[float]]]]
 Point = tuple[float, float]
@@ -62,9 +62,7 @@ class Drawing:
 
     def png(self) -> bytes:
         """At twice the pixels, transparent, its text readable on white and on black."""
-        figure = blank(self.width, self.height)
-        page = figure.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(self.height, 0))
-        page.set_axis_off()
+        page = sheet(self.width, self.height)
         for points, color, width, dash in self.lines:
             dashes: Any = "-"
             if dash:  # px -> widths of the line
@@ -84,7 +82,7 @@ class Drawing:
         for x, y, text, anchor, bold in self.texts:
             weight = "bold" if bold else "normal"
             page.text(x, y, text, ha=sides[anchor], fontweight=weight, **FONTS)
-        return to_png(figure)
+        return to_png(page.figure)
 
 
 @dataclass

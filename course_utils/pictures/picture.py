@@ -98,6 +98,13 @@ def blank(width: float, height: float) -> Any:
     return Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
 
 
+def sheet(width: float, height: float) -> Any:
+    """Bare axes over all of such a figure, their `figure`, in px from the top left."""
+    axes = blank(width, height).add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
+    return axes
+
+
 def write_around(
     figure: Any,
     title: str,

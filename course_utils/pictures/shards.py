@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import style
-from .picture import FONTS, HEADING, Picture, blank, to_png
+from .picture import FONTS, HEADING, Picture, sheet, to_png
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,9 +68,7 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str, unit: str = "rank"
     tensors = [*zip(*by_rank, strict=True)]  # the parts of each, by rank
     columns = min(len(tensors), (style.WIDTH - GAP) // (SIDE + GAP))
     height = 34 + math.ceil(len(tensors) / columns) * LINE
-    figure = blank(style.WIDTH, height)
-    ax = figure.add_axes((0, 0, 1, 1), xlim=(0, style.WIDTH), ylim=(height, 0))  # in px
-    ax.set_axis_off()
+    ax = sheet(style.WIDTH, height)
     says = f"{title}: {finding(by_rank, unit=unit)}"
     ax.text(8, 6, says, va="top", **HEADING)
 
@@ -81,7 +79,7 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str, unit: str = "rank"
         _draw(ax, parts, label, GAP + i % columns * (SIDE + GAP), 70 + i // columns * LINE, most)
         said = ", ".join(f"{unit} {rank} [{_slices(part)}]" for rank, part in enumerate(parts))
         where.append(f"{label}: {said}")
-    return Picture("", f"{says}. {'; '.join(where)}", png=to_png(figure))
+    return Picture("", f"{says}. {'; '.join(where)}", png=to_png(ax.figure))
 
 
 def _slices(part: Part) -> str:
