@@ -32,6 +32,7 @@ class Step(NamedTuple):
     text: str
 
 
+# What every rank does in the first step of a ring, what in the others; and what then is so.
 GATHER = (
     "sends the next one the chunk that it has.",
     "passes on the chunk it got last.",
@@ -74,15 +75,15 @@ def steps(name: str, p: int) -> list[Step]:
 
     if name == "all-gather":
         own: Held = [[{r} if c == r else set() for c in range(p)] for r in range(p)]
-        return [Step(own, [], "Every rank has one chunk."), *_ring(own, GATHER, add=False)]
+        return [Step(own, [], "Every rank has one chunk."), *_ring(own, add=False)]
 
-    own = [[{r} for _ in range(p)] for r in range(p)]
+    own = [[{r}] * p for r in range(p)]
     start = Step(own, [], "Every rank has numbers of its own, cut into chunks.")
     if name == "reduce-scatter":
-        return [start, *_ring(own, REDUCE, add=True)]
+        return [start, *_ring(own, add=True)]
 
-    first = _ring(own, REDUCE, "Reduce-scatter. ", add=True)
-    return [start, *first, *_ring(first[-1].held, GATHER, "All-gather. ", add=False)]
+    first = _ring(own, "Reduce-scatter. ", add=True)
+    return [start, *first, *_ring(first[-1].held, "All-gather. ", add=False)]
 
 
 def _tree(p: int) -> list[Step]:
@@ -103,21 +104,20 @@ def _tree(p: int) -> list[Step]:
     return found
 
 
-def _ring(held: Held, texts: tuple[str, str, str], part: str = "", *, add: bool) -> list[Step]:
-    """The steps in which every chunk goes once around. `add`: whoever gets one adds its own to it;
-    `texts`: of the first step, of the others, and behind the last.
+def _ring(held: Held, part: str = "", *, add: bool) -> list[Step]:
+    """The steps in which every chunk goes once around. `add`: whoever gets one adds its own to it,
+    and the sender keeps nothing.
     """
     p = len(held)
-    first, later, end = texts
+    first, later, end = REDUCE if add else GATHER
     found = []
     for s in range(p - 1):
         ahead = s + 1 if add else s
         sends = [Send(r, (r + 1) % p, (r - ahead) % p) for r in range(p)]
         before, held = held, [[*row] for row in held]
         for src, dst, chunk in sends:
-            held[dst][chunk] = before[src][chunk]
+            held[dst][chunk] = before[dst][chunk] | before[src][chunk]
             if add:
-                held[dst][chunk] = before[src][chunk] | before[dst][chunk]
                 held[src][chunk] = set()
 
         text = f"{part}Every rank {later if s else first}"
