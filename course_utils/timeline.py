@@ -54,9 +54,13 @@ class Timeline:
 
     def between(self, start: float, end: float) -> "Timeline":
         """The same timeline from `start` to `end` (s); spans that cross a border are cut there."""
-        inside = [s for s in self.spans if s.end > start and s.start < end]
-        cut = [replace(s, start=max(s.start, start), end=min(s.end, end)) for s in inside]
-        return Timeline(cut, title=self.title)
+        return self._of(
+            replace(s, start=max(s.start, start), end=min(s.end, end)) for s in self.spans
+        )
+
+    def _of(self, spans: Iterable[Span]) -> "Timeline":
+        """The same timeline with these spans, without those of which nothing is left."""
+        return Timeline([s for s in spans if s.seconds > 0], title=self.title)
 
     def last(self, name: str) -> "Timeline":
         """The last step, from the first rank's on; a step begins with the span `name`."""
@@ -77,7 +81,7 @@ class Timeline:
                     pieces.append(replace(outer, start=at, end=max(at, inner.start)))
                     at = max(at, inner.end)
             pieces.append(replace(outer, start=at))
-        return Timeline([piece for piece in pieces if piece.seconds > 0], title=self.title)
+        return self._of(pieces)
 
     def busy(self, rank: int, *lanes: str) -> float:
         """Seconds in which this rank was busy in any of these lanes, of none named in "compute"."""
@@ -108,5 +112,5 @@ class Timeline:
 
 def _inside(inner: Span, outer: Span) -> bool:
     same_lane = (inner.rank, inner.lane) == (outer.rank, outer.lane)
-    within = outer.start <= inner.start and inner.end <= outer.end
+    within = outer.start <= inner.start <= inner.end <= outer.end
     return same_lane and within and inner.seconds < outer.seconds

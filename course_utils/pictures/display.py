@@ -4,7 +4,7 @@ knobs draw in.
 
 import contextlib
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any
 
 
@@ -23,14 +23,14 @@ class Display:
 
     _handle: Any = None
 
-    def show(self, bundle: dict[str, str], metadata: dict | None = None) -> None:
+    def show(self, bundle: Mapping[str, str | bytes], metadata: dict | None = None) -> None:
         """Put this MIME bundle in place of the last one."""
         from IPython.display import display
 
         if self._handle is None:
-            self._handle = display(bundle, raw=True, metadata=metadata or {}, display_id=True)
+            self._handle = display(bundle, raw=True, metadata=metadata, display_id=True)
         else:
-            self._handle.update(bundle, raw=True, metadata=metadata or {})
+            self._handle.update(bundle, raw=True, metadata=metadata)
 
     def clear(self) -> None:
         """Show nothing, if there is something."""

@@ -52,14 +52,14 @@ def gantt(timeline: Timeline) -> Picture:
     for i, rank in enumerate(timeline.ranks):
         boxes += _boxes(timeline, rank, row * i)
 
-    roles = sorted({s.role for s in timeline.spans}, key=[*LOOKS].index)
+    roles = {s.role for s in timeline.spans}
     title = f"{timeline.title}: " if timeline.title else ""
     says = _summary(timeline)
     return _chart(
         {says: (timeline.ranks, boxes)},
         row,
         timeline.seconds,
-        {role: LOOKS[role] for role in roles},
+        {role: look for role, look in LOOKS.items() if role in roles},
         title=timeline.title,
         alt=f"{title}Gantt chart of {len(timeline.spans):,} spans of "
         f"{style.plural(len(timeline.ranks), 'rank')} over "
@@ -78,12 +78,11 @@ def _boxes(timeline: Timeline, rank: int, top: float) -> list[Box]:
     ]
     thin = [s for s in mine if s.lane != "compute"]
     # What overlaps, as buckets under way at once do, lies one above the other.
-    overlapping = any(after.start < before.end for before, after in pairwise(thin))
-    levels = 3 if overlapping else 1
-    seam = 1 if overlapping else 0
+    levels, high = 1, THIN
+    if any(after.start < before.end for before, after in pairwise(thin)):
+        levels, high = 3, THIN // 3 - 1
     for n, s in enumerate(thin):
-        level = top + HIGH + 2 + n % levels * THIN / levels
-        high = THIN / levels - seam
+        level = top + HIGH + 2 + n % levels * THIN // levels
         boxes.append(Box(s.start - timeline.start, s.seconds, level, high, *LOOKS[s.role]))
     return boxes
 

@@ -2,7 +2,6 @@
 the end.
 """
 
-import base64
 import contextlib
 import html
 import json
@@ -191,7 +190,7 @@ class LivePlot:
             draw = partial(curves.draw, panels, title=self.title, total=self.total, unit=self._unit)
             if not self._open and any(panels.values()):
                 png = draw(foot=line).png()
-                bundle = {"image/png": base64.b64encode(png).decode()}
+                bundle = {"image/png": png}
                 metadata = {"image/png": png_metadata(png, text)}
             else:
                 drawn = draw().svg(repr(self)) if panels else ""

@@ -47,7 +47,7 @@ def parts(module: nn.Module) -> list[Part]:
 def finding(by_rank: Sequence[Sequence[Part]], *, unit: str = "rank") -> str:
     """What the picture shows, in one sentence."""
     whole = sum(math.prod(part.whole) for part in by_rank[0])
-    held = [sum(math.prod(part.shape) for part in mine) / max(whole, 1) for mine in by_rank]
+    held = [sum(math.prod(part.shape) for part in mine) / whole for mine in by_rank]
     least, most = min(held), max(held)
     share = f"{least:.0%} to {most:.0%}"
     if most - least < 0.005:
