@@ -12,7 +12,7 @@ import subprocess
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,26 +98,13 @@ class LivePlot:
         self._next[rank] = step + 1
         self._news = True
 
-    def follow(
-        self,
-        folder: str | os.PathLike,
-        *,
-        until: Iterable[subprocess.Popen] | Callable[[], Any] = (),
-    ) -> None:
+    def follow(self, folder: str | os.PathLike, *, until: Iterable[subprocess.Popen] = ()) -> None:
         """Draw what the ranks of a run append to JSONL files in `folder`, a record a line, until
         the run ends.
 
-        until: the processes of the run, or a function that is asked ten times a second whether it
-            is over; without them, what is there now is drawn.
+        until: the processes of the run; without them, what is there now is drawn.
         """
-        if callable(until):
-            over = until
-        else:
-            processes = [*until]
-
-            def over() -> bool:
-                return all(process.poll() is not None for process in processes)
-
+        processes = [*until]
         self.open()
         self._begun, last = math.inf, -math.inf  # its time is that of its records
         shift = time.monotonic() - time.time()
@@ -125,7 +112,8 @@ class LivePlot:
         done = False
         try:
             while not done:
-                done = over()  # asked before reading: what is written before the end is read
+                # Asked before reading: what is written before the end is read.
+                done = all(process.poll() is not None for process in processes)
                 for record in _new_records(Path(folder), read):
                     self.add(record)
                     now = record["time"] + shift

@@ -3,6 +3,7 @@ to them.
 """
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,16 +23,16 @@ def write(folder, rank: int, *lines: str) -> None:
 
 
 def after(*moments):
-    """An `until` that does one thing each time it is asked, and then is true."""
+    """A run of a process that does one thing each time it is asked, and then has ended."""
     left = list(moments)
 
-    def until() -> bool:
+    def poll() -> int | None:
         if not left:
-            return True
+            return 0
         left.pop(0)()
-        return False
+        return None
 
-    return until
+    return [SimpleNamespace(poll=poll)]
 
 
 @pytest.fixture
