@@ -124,11 +124,10 @@ class _Knobs:
             if in_cell:
                 raise
         else:
-            data: dict = {}
-            metadata: dict = {}
-            if result is not None:
-                data, metadata = shell().display_formatter.format(result)
-            self.result.show(data or {"text/plain": ""}, metadata)
+            if result is None:
+                self.result.clear()
+            else:
+                self.result.show(*shell().display_formatter.format(result))
             self.shown = label
             said = f"Done: {label}; it took {time.perf_counter() - began:.1f} s."
         finally:
