@@ -70,7 +70,7 @@ def page(
     height = 46 * len(rows) + 122  # px
     figure = blank(style.WIDTH, height)
     columns = [f"{count:,}" for count in devices]
-    columns[0] += " device" if devices[0] == 1 else " devices"
+    columns[0] = style.plural(devices[0], "device")
     _draw_cells(figure, height, rows, [*models], columns)
 
     seen = {kind for row in rows for cell in row for kind in cell.kinds[:2]}

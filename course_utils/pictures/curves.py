@@ -130,10 +130,10 @@ def axis(values: Sequence[float], *, log: bool, tight: bool = False) -> Axis:
         low, high = marks[0], marks[-1]
     marks = [mark for mark in marks if low <= mark <= high][::every]
 
-    texts = [style.number(mark) for mark in marks]
-    if len(set(texts)) < len(texts):
-        texts = [f"{mark:.8g}" for mark in marks]
-    return Axis(low, high, log, dict(zip(marks, texts, strict=True)))
+    texts = {mark: style.number(mark) for mark in marks}
+    if len(set(texts.values())) < len(texts):
+        texts = {mark: f"{mark:.8g}" for mark in marks}
+    return Axis(low, high, log, texts)
 
 
 def _marks(low: float, high: float, *, whole: bool) -> list[float]:

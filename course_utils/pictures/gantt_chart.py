@@ -145,7 +145,7 @@ def _pipeline(timeline: Timeline) -> list[Box]:
     boxes = [Box(0, timeline.seconds, top, HIGH, WAITING, "none") for top in tops.values()]
     for s in timeline.spans:
         kind, *words = s.name.split()  # "forward 3 of part 5"
-        if s.lane == "compute" and kind in SHADES:
+        if kind in SHADES:
             full, pale = SHADES[kind]
             odd = int(words[-1]) // len(tops) % 2 == 1
             fill, edge = (pale, full) if odd else (full, "none")
@@ -178,19 +178,16 @@ def _chart(
     write_around(figure, title, looks, foot)
 
     wide = width - LEFT - RIGHT
-    scale = 1
-    if unit == "s" and seconds < 10:
-        unit, scale = "ms", 1000
     for high, (heading, (ranks, boxes)) in zip(heights, panels.items(), strict=True):
         ax = figure.add_axes(
             (LEFT / width, (height - top - high) / height, wide / width, high / height),
-            xlim=(0, scale * seconds),
+            xlim=(0, seconds),
             ylim=(high, 0),
             frameon=False,
             axisbelow=True,
         )
         top += high + HEAD
-        _draw(ax, boxes, scale, wide / seconds)
+        _draw(ax, boxes, wide / seconds)
         ax.set_title(heading, loc="left", pad=4, **FONTS)
         middles = [row * i + HIGH / 2 for i in range(len(ranks))]
         ax.set_yticks(middles, [f"rank {rank}" for rank in ranks])
@@ -199,29 +196,30 @@ def _chart(
         )
         ax.grid(axis="x", color=style.GREY, alpha=0.3, lw=0.7)
 
+    scale = 1
+    if unit == "s" and seconds < 10:
+        unit, scale = "ms", 1000
     last = figure.axes[-1]
     last.tick_params(labelbottom=True)
     last.set_xlabel(f"time ({unit})", labelpad=2, **FONTS)
-    last.xaxis.set_major_formatter("{x:,g}")
+    last.xaxis.set_major_formatter(lambda value, _: f"{scale * value:,g}")
     return Picture("", alt, png=to_png(figure))
 
 
-def _draw(ax: Any, boxes: list[Box], scale: float, px: float) -> None:
-    """The boxes of a panel, with the texts that fit; `scale`: units of its axis a second, `px`:
-    pixels a second.
-    """
+def _draw(ax: Any, boxes: list[Box], px: float) -> None:
+    """The boxes of a panel, with the texts that fit; `px`: pixels a second."""
     from matplotlib.collections import PolyCollection
 
     boxes = sorted(boxes, key=lambda box: -box.wide)  # what is inside another lies on top
     corners = []
     for box in boxes:
         seam = 0.9 / px if box.wide * px > 4 else 0  # to the next box
-        left, right = scale * box.left, scale * (box.left + box.wide - seam)
+        left, right = box.left, box.left + box.wide - seam
         low = box.top + box.high
         corners.append([(left, box.top), (right, box.top), (right, low), (left, low)])
         if box.text and box.wide * px > 7 * len(box.text) + 3:
             ax.text(
-                scale * (box.left + box.wide / 2),
+                box.left + box.wide / 2,
                 box.top + box.high / 2,
                 box.text,
                 ha="center",

@@ -43,16 +43,17 @@ def table(
     """A plain table; numbers stand right, shortened; a cell may be a `Picture`. Its repr is the
     same table as text.
     """
-    rows = [*rows]
-    head = [*map(str, header)]
+    rows = [[*map(str, header)], *rows]
     cells = [[_text(cell) for cell in row] for row in rows]
-    right = [any(isinstance(row[i], (int, float)) for row in rows) for i in range(len(head))]
-    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    right = [
+        any(isinstance(cell, (int, float)) for cell in column) for column in zip(*rows, strict=True)
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
 
     page = []
     said = [title] if title else []
-    for row, texts in zip((head, *rows), (head, *cells), strict=True):
-        tag = "th" if texts is head else "td"
+    for row, texts in zip(rows, cells, strict=True):
+        tag = "td" if page else "th"
         drawn = ""
         line = []
         for cell, text, number, width in zip(row, texts, right, widths, strict=True):
