@@ -164,13 +164,9 @@ def pieces(
     """A series as lines without gaps: of every stretch the lowest and the highest, so that no spike
     is lost.
     """
-    chosen: Iterable[int] = range(len(ys))
-    if len(ys) > POINTS:
-        chosen = _thinned(ys)
-
     found: list[list[Point]] = []
     before = math.inf
-    for i in chosen:
+    for i in _thinned(ys):
         x, y = xs[i], ys[i]
         if not math.isfinite(y) or (log_x and x <= 0) or (log_y and y <= 0):
             before = math.inf
@@ -182,9 +178,12 @@ def pieces(
     return found
 
 
-def _thinned(ys: Sequence[float]) -> list[int]:
-    """Which of many points are drawn: the ends, and of every stretch the lowest and the highest."""
+def _thinned(ys: Sequence[float]) -> Iterable[int]:
+    """Which points are drawn: of many the ends, and of every stretch the lowest and the highest."""
     n, stretches = len(ys), POINTS // 2 - 1
+    if n <= POINTS:
+        return range(n)
+
     size = [math.inf if math.isnan(y) else y for y in ys].__getitem__  # a gap has to show
     chosen = {0, n - 1}
     for k in range(stretches):

@@ -171,22 +171,22 @@ def _chart(
     seconds = seconds or 1.0
     width = style.WIDTH
     heights = [max(1.0, row * len(ranks)) for ranks, _ in panels.values()]
-    top = 4 + HEAD + (LINE if title else 0)
+    top = 4 + (LINE if title else 0)
     bottom = FOOT + (LINE if foot else 0)
-    height = top + sum(heights) + HEAD * (len(panels) - 1) + bottom
+    height = top + sum(HEAD + high for high in heights) + bottom
     figure = blank(width, height)
     write_around(figure, title, looks, foot)
 
     wide = width - LEFT - RIGHT
     for high, (heading, (ranks, boxes)) in zip(heights, panels.items(), strict=True):
+        top += HEAD + high
         ax = figure.add_axes(
-            (LEFT / width, (height - top - high) / height, wide / width, high / height),
+            (LEFT / width, (height - top) / height, wide / width, high / height),
             xlim=(0, seconds),
             ylim=(high, 0),
             frameon=False,
             axisbelow=True,
         )
-        top += high + HEAD
         _draw(ax, boxes, wide / seconds)
         ax.set_title(heading, loc="left", pad=4, **FONTS)
         middles = [row * i + HIGH / 2 for i in range(len(ranks))]

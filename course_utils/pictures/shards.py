@@ -66,7 +66,7 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str, unit: str = "rank"
         unit: what holds the parts, in words: "rank", "device".
     """
     tensors = [*zip(*by_rank, strict=True)]  # the parts of each, by rank
-    columns = min(len(tensors), (style.WIDTH - GAP) // (SIDE + GAP))
+    columns = (style.WIDTH - GAP) // (SIDE + GAP)
     height = 34 + math.ceil(len(tensors) / columns) * LINE
     ax = sheet(style.WIDTH, height)
     says = f"{title}: {finding(by_rank, unit=unit)}"
@@ -95,7 +95,8 @@ def _draw(ax: Any, parts: Sequence[Part], label: str, left: float, top: float, m
     from matplotlib.patches import Rectangle
 
     down, across = (*parts[0].whole, 1, 1)[:2]
-    high, wide = (max(9.0, SIDE * math.sqrt(n / most)) for n in (down, across))
+    # Px of one row, and of one column.
+    high, wide = (max(9.0, SIDE * math.sqrt(n / most)) / n for n in (down, across))
     name = label.replace(" ", "\n", 1)
     ax.text(left, top - 8, name, va="bottom", linespacing=1.25, **FONTS | {"fontsize": SMALL})
     same: dict[tuple, list[int]] = {}
@@ -103,8 +104,8 @@ def _draw(ax: Any, parts: Sequence[Part], label: str, left: float, top: float, m
         same.setdefault((part.start, part.shape), []).append(rank)
     for (start, shape), ranks in same.items():
         (row, column), (rows, columns) = (*start, 0, 0)[:2], (*shape, 1, 1)[:2]
-        x, y = left + column / across * wide, top + row / down * high  # px
-        w, h = columns / across * wide, rows / down * high
+        x, y = left + wide * column, top + high * row
+        w, h = wide * columns, high * rows
         everywhere = len(ranks) == len(parts) > 1
         color, alpha = style.color(ranks[0]), 0.9
         text = ",".join(map(str, ranks))
