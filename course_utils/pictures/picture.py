@@ -2,8 +2,8 @@
 HTML or as a PNG.
 
 HTML follows the page's theme and may bring a script. Every viewer of notebooks shows a PNG: draw
-with matplotlib on `blank(width, height)`, in `style.GREY` where text has no box behind it, then
-`Picture("", alt, png=to_png(figure))`.
+with matplotlib on `blank(width, height)`, or in px on a `sheet`, in `style.GREY` where text has no
+box behind it, then `Picture("", alt, png=to_png(figure))`.
 """
 
 import html
@@ -95,7 +95,7 @@ def blank(width: float, height: float) -> Any:
     """A transparent figure of matplotlib of this size in px, at twice the pixels."""
     from matplotlib.figure import Figure  # no pyplot: no global state, safe in threads
 
-    return Figure(figsize=(width / 100, height / 100), dpi=200, facecolor="none")
+    return Figure(figsize=(width / 100, height / 100), dpi=200)
 
 
 def sheet(width: float, height: float) -> Any:
@@ -145,6 +145,5 @@ def to_png(figure: Any) -> bytes:
 
     full, small = io.BytesIO(), io.BytesIO()
     figure.savefig(full, format="png", transparent=True)
-    few = Image.open(full).quantize(255, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    few.save(small, format="png", optimize=True)
+    Image.open(full).quantize(255).save(small, format="png", optimize=True)
     return small.getvalue()
