@@ -56,7 +56,7 @@ def player(
     alt = f"{title}: {alt}"
     data = {"frames": pages, "captions": [*captions]}
     # "</script>" inside a frame must not end the script that holds it.
-    stored = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    stored = json.dumps(data).replace("<", "\\u003c")
     return Picture(
         f'<div data-course-player {controls(alt)} style="{style.BOX}">{heading(title)}'
         f"<div data-stage>{pages[0]}</div>"
