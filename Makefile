@@ -100,8 +100,9 @@ ALONE := notebooks/16% notebooks/17% notebooks/18%
 XLA_THERE = $(if $(filter 0,$(XLA)),,$(shell ls .venv-xla/ready 2>/dev/null))
 ON_XLA = $(shell grep -l '"name": "xla"' notebooks/*.ipynb)
 NOTEBOOKS = $(filter-out $(if $(XLA_THERE),,$(ON_XLA)),$(wildcard notebooks/*.ipynb))
-# The tests that leave themselves out where torch_xla or Lightning is missing, and launch with that environment's torch.
-XLA_TESTS = tests/ranks/test_launch.py $(shell grep -rlE 'importorskip."(torch_xla|lightning)' --include 'test_*.py' tests)
+# The tests that leave themselves out where torch_xla or Lightning is missing; launch with that environment's torch, and
+# the answers to what it judges.
+XLA_TESTS = tests/ranks/test_launch.py tests/checks/test_answers.py $(shell grep -rlE 'importorskip."(torch_xla|lightning)' --include 'test_*.py' tests)
 # Threads that wait for each other soon give up their core: where others use it, a small step is three times as fast.
 test test-all slow: export GOMP_SPINCOUNT = 1000
 test: env

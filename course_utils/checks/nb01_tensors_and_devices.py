@@ -1,6 +1,5 @@
 """Exercises of notebook 01: mend three device bugs, move a nested batch."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .compare import kinds
-from .exercise import Values, exercise
+from .exercise import exercise
 
 
 def scores(x, device):
@@ -66,7 +65,7 @@ def on_the_cpu(x, device):
         "is": on_the_cpu,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     squares = torch.arange(28.0).reshape(7, 4) ** 2
     whole_numbers = torch.arange(20).reshape(5, 4)
     for device in ("cpu", "meta"):
@@ -109,7 +108,7 @@ def first_level(batch, device):
     tol=0,
     mistakes={"a container inside a container has to be taken apart, too": first_level},
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     for device in ("meta", "cpu"):
         x = torch.arange(6.0).reshape(2, 3)
         y = torch.tensor([1, 0])

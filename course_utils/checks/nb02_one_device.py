@@ -2,7 +2,6 @@
 
 import itertools
 import tempfile
-from collections.abc import Callable
 from operator import index
 from pathlib import Path
 from unittest import mock
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from .exercise import Values, exercise, patched
+from .exercise import exercise, patched
 from .instruments import inside
 
 
@@ -52,7 +51,7 @@ old_gradients_too = patched(train_step, "torch.optim.Optimizer.zero_grad")
         "`backward()`": old_gradients_too,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     model, optimizer = small()
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # of an earlier backward
@@ -124,7 +123,7 @@ def finished_epoch(*given):
 
 
 @exercise(resume, mistakes={"that epoch is finished; go on with the next": finished_epoch})
-def _(answer: Callable) -> Values:
+def _(answer):
     for last in (2, 1):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "checkpoint.pt"

@@ -1,7 +1,6 @@
 """Exercises of notebook 03: predict the peak of a step, and a backward in pieces that fit."""
 
 import itertools
-from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -9,7 +8,7 @@ from torch.nn.functional import cross_entropy, multi_margin_loss
 
 from ..lessons.memory import SavedTensors
 from .compare import AtMost
-from .exercise import Values, exercise, patched
+from .exercise import exercise, patched
 from .instruments import inside, rows_into
 
 
@@ -51,7 +50,7 @@ def in_numbers(widths, rows):
         "these are numbers, and each takes four bytes": in_numbers,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     for widths, rows in STEPS:
         yield f"predict_peak({widths}, {rows}), to a tenth", answer([*widths], rows)
     yield "", "Within a tenth for all five."
@@ -95,7 +94,7 @@ def network() -> nn.Module:
         "each piece's mean counts in full; its share is len(piece) / len(x)": in_full,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     for shape, most, loss_of in (
         ((10, 8), 4, cross_entropy),
         ((7, 8), 100, multi_margin_loss),

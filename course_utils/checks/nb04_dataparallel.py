@@ -1,11 +1,9 @@
 """Exercises of notebook 04: scatter and gather, as `nn.DataParallel` needs them."""
 
-from collections.abc import Callable
-
 import torch
 
 from .compare import kinds
-from .exercise import Values, exercise
+from .exercise import exercise
 
 
 def scatter(batch, devices):
@@ -46,7 +44,7 @@ def first_level(batch, devices):
         "value": first_level,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     x = torch.arange(20.0).reshape(10, 2)
     y = torch.arange(10)
     cpu = [torch.device("cpu")] * 4
@@ -125,7 +123,7 @@ def mean_of_losses(outputs, device):
         "for": mean_of_losses,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     parts = list(torch.arange(60.0).reshape(10, 3, 2).chunk(4))
     loss = torch.ones(())
     x, y = torch.ones(2, 2), torch.zeros(2, 2)

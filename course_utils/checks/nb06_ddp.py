@@ -1,7 +1,5 @@
 """The exercise of notebook 06, looked at on two and three real ranks: a DDP by hand."""
 
-from collections.abc import Callable
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -9,7 +7,7 @@ from torch import Tensor, nn
 from ..machine import pick
 from ..ranks.traffic import Traffic
 from .compare import AtMost
-from .exercise import Values, exercise
+from .exercise import exercise
 
 
 def hand_ddp(model):
@@ -54,7 +52,7 @@ class Tangled(nn.Module):
 
 
 @exercise(hand_ddp, ranks=(3, 2))
-def _(answer: Callable) -> Values:
+def _(answer):
     torch.manual_seed(dist.get_rank())
     model = Tangled().to(pick())
     before = [*model.parameters()]

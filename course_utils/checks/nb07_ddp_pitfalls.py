@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from ..lessons.models import mlp
 from ..machine import pick
-from .exercise import Values, exercise
+from .exercise import exercise
 from .instruments import Steps, batch, equal_everywhere, everyones, returned, weights
 
 
@@ -35,7 +35,7 @@ def train_uneven(batches):
 
 
 @exercise(train_uneven, ranks=(3,), seconds=10)  # a right answer takes less than one
-def _(answer: Callable) -> Values:
+def _(answer):
     # two ranks have most: if they part in their last steps, that is seen
     for counts in ((2, 4, 4), (3, 1, 3)):
         batches = [
@@ -140,7 +140,7 @@ def _numbers(state: Mapping) -> torch.Tensor:
 
 
 @exercise(train_and_save, ranks=(3,), seconds=10)
-def _(answer: Callable) -> Values:
+def _(answer):
     with tempfile.TemporaryDirectory() as folder:
         torch.save(mlp().state_dict(), f"{folder}/model.pt")  # left by an earlier run
         path = everyones(f"{folder}/model.pt")[0]

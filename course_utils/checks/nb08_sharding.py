@@ -1,7 +1,6 @@
 """Exercises of notebook 08: the bytes of the ZeRO stages, a sharded optimizer on real ranks."""
 
 import itertools
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -12,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..machine import pick
 from .compare import AtMost
-from .exercise import Values, exercise
+from .exercise import exercise
 
 
 def zero_bytes(parameters, ranks, stage):
@@ -28,7 +27,7 @@ def in_gigabytes(*given):
 
 
 @exercise(zero_bytes, mistakes={"bytes are asked for, this is in gigabytes": in_gigabytes})
-def _(answer: Callable) -> Values:
+def _(answer):
     for parameters, ranks in ((7.5e9, 64), (7.5e9, 1), (1.3e9, 8), (1000, 3)):
         for stage in range(4):
             yield f"zero_bytes({parameters:g}, {ranks}, {stage})", answer(parameters, ranks, stage)
@@ -99,7 +98,7 @@ def backward(model: nn.Module, inputs: int, number: int) -> None:
         "this steps on the sum of the ranks' gradients, not on their mean": on_the_sum,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     for case, (make, each, sizes) in CASES.items():
         model = layers(sizes)
         kept = [0]

@@ -1,7 +1,6 @@
 """Exercises of notebook 09, on 2 and 3 real ranks: FSDP2's units, a start in shards."""
 
 import zlib
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -39,7 +38,7 @@ def after_backward(model: nn.Module) -> Values:
 
 
 @exercise(choose_units, ranks=(2,), seconds=40)
-def _(answer: Callable) -> Values:
+def _(answer):
     model = models.GPT(64, layers=8, context=16).to(pick())
     count = sum(p.numel() for p in model.parameters())
     ids = torch.full((1, 4), dist.get_rank(), device=pick())
@@ -104,7 +103,7 @@ def draw(name: str, shape: torch.Size) -> Tensor:
         "ones": drawn_by_each_rank,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     whole = sum(p.nbytes for p in make().parameters())
     with Alive() as alive:
         model = answer(make, draw, init_device_mesh(pick().type, (dist.get_world_size(),)))

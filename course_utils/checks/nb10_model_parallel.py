@@ -1,10 +1,9 @@
 """Exercises of notebook 10: who waits how long, and where to cut a stack of layers."""
 
 import random
-from collections.abc import Callable
 from itertools import combinations, islice, pairwise
 
-from .exercise import Values, exercise
+from .exercise import exercise
 from .instruments import counts_of_layers
 
 
@@ -30,7 +29,7 @@ def in_percent(forward, backward):
         "these are percent; a share is a number from 0 to 1": in_percent,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     for forward, backward in (
         ([1, 1], [2, 2]),
         ([3.0, 1.0, 2.0], [6.0, 2.0, 2.0]),
@@ -62,7 +61,7 @@ def stage_costs(costs, counts):
 
 
 @exercise(balance)
-def _(answer: Callable) -> Values:
+def _(answer):
     draw = random.Random(0)
     cases = [
         ([1] * 8, 4),

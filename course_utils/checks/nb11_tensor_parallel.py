@@ -117,7 +117,7 @@ def mistakes_with_sums(solution: Callable) -> dict[str, Callable]:
 
 
 @exercise(mlp_part, ranks=(2, 4), mistakes=mistakes_with_sums(mlp_part))
-def _(answer: Callable) -> Values:
+def _(answer):
     yield from forward_and_backward(answer, MLP(24), MLP(40))
     yield (
         "",
@@ -159,7 +159,7 @@ def three_messages(x, attention):
         "and sends once": three_messages,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     yield from forward_and_backward(answer, Attention(24, heads=4), Attention(40, heads=8))
     yield (
         "",

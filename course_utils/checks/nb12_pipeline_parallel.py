@@ -52,7 +52,7 @@ def forwards_first(rank, ranks, micro_batches):
         "this rank does all its forwards before the first backward, as with GPipe": forwards_first,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     sizes = ((4, 8), (1, 2), (4, 2), (3, 1), (3, 7), (11, 4), (17, 20))
     yield from played(answer, sizes, split=False)
     yield "", "The smallest bubble at the least memory, up to 17 ranks."
@@ -94,6 +94,6 @@ def w_at_the_end(rank, ranks, micro_batches):
         "for the next B": w_at_once,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     yield from played(answer, ((4, 8), (1, 1), (4, 4), (3, 7), (5, 6), (11, 13)), split=True)
     yield "", "A third of 1F1B's waiting, and no rank holds more than rank 0 does with 1F1B."

@@ -1,7 +1,5 @@
 """Exercises of notebook 13: two outputs of attention become one, tokens go to several experts."""
 
-from collections.abc import Callable
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -10,7 +8,7 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 from ..machine import pick
 from ..ranks.traffic import Traffic
 from .compare import AtMost, kind
-from .exercise import Values, exercise, patched
+from .exercise import exercise, patched
 from .instruments import rows_into
 
 FLOAT, DOUBLE, SHORT = torch.float32, torch.float64, torch.bfloat16
@@ -69,7 +67,7 @@ nan_stays = patched(merge_outputs, "torch.Tensor.nan_to_num", new=torch.Tensor.c
         "0": nan_stays,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     for words, (*case, of_out, of_lse, tol) in PARTS.items():
         (out_a, lse_a), (out_b, lse_b) = (attention(*part) for part in two_parts(*case))
         given = [out_a.to(of_out), lse_a.to(of_lse), out_b.to(of_out), lse_b.to(of_lse)]
@@ -144,7 +142,7 @@ def cut_off(x, chosen, weights, expert):
         "autograd does not know; `all_to_all_single_autograd` is known to it": cut_off,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for case, chosen_by in routes(ranks).items():
         x, chosen, weights = tokens_of(rank, chosen_by[rank])

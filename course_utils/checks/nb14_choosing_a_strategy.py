@@ -1,11 +1,9 @@
 """Exercises of notebook 14: who is in which group, and a plan for a budget of memory and links."""
 
-from collections.abc import Callable
-
 from .. import planner
 from ..planner import Cluster, Model, Plan
 from .compare import AtMost, kind
-from .exercise import Values, exercise
+from .exercise import exercise
 
 SHAPES = ((2, 2, 2), (3, 2, 4), (1, 1, 3), (5, 1, 1), (1, 4, 2))  # dp, tp, pp
 SOME_RANKS = ((9999, 128, 8, 16), (1234, 7, 16, 12))
@@ -36,7 +34,7 @@ def data_first(rank, dp, tp, pp):
         "then `pipeline`": data_first,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     every = [(rank, dp, tp, pp) for dp, tp, pp in SHAPES for rank in range(dp * tp * pp)]
     for given in (*every, *SOME_RANKS):
         case = "groups({}, dp={}, tp={}, pp={})".format(*given)
@@ -87,7 +85,7 @@ def largest_kind(model, cluster, devices, batch, most_sent):
         "the budget is for the sum of all kinds of messages": largest_kind,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     for model, cluster, devices, batch, most in BUDGETS:
         case = f"{model.parameters / 1e9:.3g} B parameters, {devices} devices, most_sent={most:.6g}"
         best = within_budget(model, cluster, devices, batch, most)

@@ -13,7 +13,7 @@ from ..lessons import models
 from ..style import plural
 from ..xla import Counters, counters, tolerance
 from .compare import AtMost, kind
-from .exercise import Values, exercise, patched
+from .exercise import exercise, patched
 from .instruments import batch
 from .nb02_one_device import train_step
 
@@ -72,7 +72,7 @@ def without_0(lines, table):
         "character 0 is left out, as if all its places had been filled up": without_0,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     import torch_xla
 
     generator = torch.Generator().manual_seed(0)
@@ -126,7 +126,7 @@ in_one_graph = patched(read_once, "torch_xla.sync")
         "steps": in_one_graph,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     import torch_xla
 
     for steps in (9, 1, 4):

@@ -4,7 +4,6 @@ import functools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -12,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from .. import xla
 from ..lessons.models import MLP, filled
 from ..pictures.shards import Part
-from .exercise import Values, exercise
+from .exercise import exercise
 from .nb16_tpu_many_cores import on_cores, several
 
 COLLECTIVES = re.compile(
@@ -59,7 +58,7 @@ def indices(part: Part) -> str:
         "`nn.Linear` keeps (outputs, inputs), and it is cut along the other of the two": transposed,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     os.environ["XLA_DUMP_POST_OPTIMIZATIONS"] = "1"  # texts of programs are then those that run
     import numpy as np
     import torch_xla

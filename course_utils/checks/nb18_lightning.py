@@ -1,7 +1,6 @@
 """Exercises of notebook 18: the steps of an epoch, and a loop as a LightningModule."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from ..lessons import data, models
 from .compare import kind
-from .exercise import Values, exercise, on_cpus
+from .exercise import exercise, on_cpus
 from .instruments import weights
 
 PLAIN: dict[str, Any] = {  # a Trainer that writes and says nothing
@@ -59,7 +58,7 @@ def on_one_device(samples, batch, devices, drop_last):
         "them": on_one_device,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     for case in EPOCHS_OF:
         for drop_last in (False, True):
             yield f"steps_per_epoch{(*case, drop_last)}", answer(*case, drop_last)
@@ -115,7 +114,7 @@ def once_an_epoch(model, lr, steps):
         '"interval": "step"': once_an_epoch,
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     from lightning.pytorch import LightningModule
 
     for lr, steps in ((0.2, 12), (0.1, 24)):  # 12 are taken

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from .compare import AtMost
-from .exercise import Values, exercise, on_cpus, patched
+from .exercise import exercise, on_cpus, patched
 from .instruments import everyones
 
 EPOCHS, EACH = 2, 6  # EACH: steps in an epoch; saves after every 2 or 3 steps meet its end
@@ -217,7 +217,7 @@ def once_for_each_state() -> Callable:
         ),
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     start = None
     count = 0
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:

@@ -215,7 +215,7 @@ def read_ahead(last: torch.Tensor, read: list[list[int]], ends: list[float]) -> 
     ranks=(2,),
     mistakes={"nobody reads the next batch while it computes": faulty_jobs.job_b},
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     for count in (2, 6):
         rows = Read(256)
         ends: list[float] = []
@@ -249,7 +249,7 @@ def cut_layers(layers, ranks):
 @exercise(
     cut_layers, mistakes={"the last rank takes all that is left over": faulty_jobs.cut_layers}
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     for layers, ranks in (
         (7, 4),
         (8, 4),
@@ -286,7 +286,7 @@ def train_large(model, optimizer, x, y, pieces):
         "the gradient of each piece counts in full, and they add up": faulty_jobs.train_large
     },
 )
-def _(answer: Callable) -> Values:
+def _(answer):
     for rows, pieces in ((50, 1), (50, 2), (50, 3), (7, 4), (64, 8)):
         model = mlp()
         optimizer = SGD(model.parameters(), lr=0.5)
@@ -353,7 +353,7 @@ def whole(batches: Iterable[tuple]) -> list[tuple]:
 
 
 @exercise(train_noisy, ranks=(3,), seconds=8)
-def _(answer: Callable) -> Values:
+def _(answer):
     for broken in ({(1, 1), (1, 3), (2, 3)}, {(0, 0), (2, 4)}):  # (rank, step)
         steps = [[batch(10 * rank + step) for rank in range(3)] for step in range(5)]
         for rank, step in broken:
