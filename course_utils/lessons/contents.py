@@ -70,7 +70,9 @@ def _runs(machine: Machine, need: str) -> tuple[str, str]:
 
 
 def _xla_kernel() -> bool:
-    """Whether the kernel `xla` has a Python of its own; without .venv-xla it runs this one."""
+    """Whether the kernel `xla` has a Python of its own: make's, or one that was named by hand."""
+    if Path(f"{sys.prefix}-xla", "ready").exists():
+        return True
     about = Path(sys.prefix, "share/jupyter/kernels/xla/kernel.json")
     if not about.exists():
         return False

@@ -94,6 +94,15 @@ def test_the_kernel_for_xla(shown, tmp_path):
         assert how in repr(shown())
 
 
+def test_makes_own_kernel_for_xla(shown, tmp_path):
+    kernel = "share/jupyter/kernels/xla/kernel.json"
+    made = (ROOT / kernel.replace("share", "tools")).read_text()
+    write(tmp_path, {f".venv/{kernel}": made})
+    assert "not here" in repr(shown()), ".venv-xla is not built"
+    write(tmp_path, {".venv-xla/ready": ""})
+    assert "virtual: cores of XLA's CPU" in repr(shown())
+
+
 def test_the_real_notebooks_are_all_on_it(monkeypatch):
     monkeypatch.chdir(ROOT / "notebooks")
     files = [path.name for path in NOTEBOOKS]
