@@ -105,7 +105,25 @@ def load() -> None:
         torch.get_device_module.cache_clear()  # it may remember NOT_LOADED
         with contextlib.redirect_stderr(io.StringIO()):  # it prints what it registers
             torch._import_device_backends()
+        post_receives_first()
     torch.set_float32_matmul_precision("highest")  # by default TPUs multiply in bfloat16
+
+
+def post_receives_first() -> None:
+    """In each batch of messages: TorchTPU's `isend` waits until the other side has posted `irecv`.
+
+    torch's 1F1B posts the sends of a batch first, on both sides, so both would wait for ever.
+    """
+    import torch.distributed as dist
+
+    post = dist.batch_isend_irecv
+
+    def batch_isend_irecv(p2p_op_list: list[dist.P2POp]) -> list[dist.Work]:
+        receives_first = sorted(p2p_op_list, key=lambda message: message.op is dist.isend)
+        works = {message: post([message]) for message in receives_first}
+        return [work for message in p2p_op_list for work in works[message]]
+
+    dist.batch_isend_irecv = batch_isend_irecv  # ty: ignore[invalid-assignment]  # called the same way
 
 
 def rank_environment(ranks: int) -> dict[str, str]:

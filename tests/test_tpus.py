@@ -6,6 +6,8 @@ That ranks compute on them is tested by nobody here: it takes TPUs, and TorchTPU
 import os
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from course_utils import DeviceError, discover, launch, tpus
 from course_utils.ranks.launch import placement
@@ -73,6 +75,28 @@ def test_what_torchtpu_finds_in_a_rank(host):
     assert env["TORCH_TPU_TOPOLOGY"] == "2,2,1"
     addresses = env["TORCH_TPU_SLICEBUILDER_ADDRESSES"].split(",")
     assert len(set(addresses)) == 4
+
+
+def test_a_batch_of_messages_begins_with_its_receives(monkeypatch):
+    def exchange():
+        posted, post = [], dist.batch_isend_irecv
+
+        def noted(batch):
+            posted.extend(message.op.__name__ for message in batch)
+            return post(batch)
+
+        monkeypatch.setattr(dist, "batch_isend_irecv", noted)
+        tpus.post_receives_first()
+        mine, arrives = torch.tensor(dist.get_rank()), torch.tensor(-1)
+        other = 1 - dist.get_rank()
+        _, receive = dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, mine, other), dist.P2POp(dist.irecv, arrives, other)]
+        )
+        receive.wait()
+        return posted, arrives.item()
+
+    results = launch(exchange, ranks=2, device="cpu").results
+    assert results == [(["irecv", "isend"], 1), (["irecv", "isend"], 0)]
 
 
 def test_ranks_on_the_cpu_load_no_backend(monkeypatch):
