@@ -7,6 +7,7 @@ import json
 import linecache
 import symtable
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from io import IOBase
@@ -144,10 +145,13 @@ def _statements(space: dict[str, Any]) -> dict[str, Statement]:
             nodes = ast.parse(cell).body
         except SyntaxError:  # that cell did not run
             continue
+        taken = Counter(line for node in nodes for line in {node.lineno, node.end_lineno})
         for node in nodes:
             decorators = getattr(node, "decorator_list", [])
             first = min([node.lineno, *(one.lineno for one in decorators)])
             text = "\n".join(cell.split("\n")[first - 1 : node.end_lineno])
+            if taken[node.lineno] > 1 or taken[node.end_lineno] > 1:  # "a; b": only this one
+                text = ast.get_source_segment(cell, node) or text
             binds, uses = _names(text)
             found |= dict.fromkeys(binds, Statement(node, text, uses))
     return found

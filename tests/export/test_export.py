@@ -49,6 +49,14 @@ CASES = {
         "def f():\n    return [A, B, C, PAIR, total, i, options]",
         (),
     ),
+    "several statements on a line": (
+        [
+            "import math; unused = [math]",
+            "small = 'ü'; both = [small, math.tau]; print(unused)",
+        ],
+        "def f():\n    return [math.pi, *both]",
+        (),
+    ),
     "kinds of parameters": (
         [],
         """
