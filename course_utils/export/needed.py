@@ -79,6 +79,7 @@ class Needed:
         value = self.space.get(name)
         if made and isinstance(made.node, (ast.Import, ast.ImportFrom)):
             self.imports.add(self._import(name, value, user, made.node))
+            self.imports |= {f"import {one}" for one in self.found if one.startswith(f"{name}.")}
             return
         if name in NAMES:
             refuse(name, user, "the script has something of that name; give it another one")
@@ -125,10 +126,19 @@ def _checked(name: str, user: str, made: Statement | None, value: Any) -> Statem
         refuse(name, user, "no cell that ran makes it by def, class, import or name = …")
     state = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, IOBase)
     of_itself = name in made.uses and isinstance(made.node, ast.Assign)
-    if isinstance(value, state) or of_itself:
+    # A list of plain values, for example, to which something else was added.
+    was_plain = isinstance(made.node, ast.Assign) and _is_plain(made.node.value)
+    if isinstance(value, state) or of_itself or was_plain:
         kind = type(value).__name__
         refuse(name, user, f"only this kernel has that {kind} as it is; make it in the function")
     return made
+
+
+def _is_plain(expression: ast.expr) -> bool:
+    with suppress(ValueError, SyntaxError):
+        ast.literal_eval(expression)
+        return True
+    return False
 
 
 def _assigns(node: ast.stmt, constant: str) -> bool:
@@ -153,6 +163,8 @@ def _statements(space: dict[str, Any]) -> dict[str, Statement]:
             if taken[node.lineno] > 1 or taken[node.end_lineno] > 1:  # "a; b": only this one
                 text = ast.get_source_segment(cell, node) or text
             binds, uses = _names(text)
+            if isinstance(node, ast.Import):  # of a.b, which binds a
+                binds += [one.name for one in node.names if "." in one.name and not one.asname]
             found |= dict.fromkeys(binds, Statement(node, text, uses))
     return found
 

@@ -49,6 +49,11 @@ CASES = {
         "def f():\n    return [A, B, C, PAIR, total, i, options]",
         (),
     ),
+    "a module and parts of it": (
+        ["import xml.dom.minidom", "import xml.dom", "import xml"],
+        "def f():\n    return xml.dom.minidom.Node.ELEMENT_NODE",
+        (),
+    ),
     "several statements on a line": (
         [
             "import math; unused = [math]",
@@ -132,6 +137,11 @@ REFUSED = {
         "import torch\nx = torch.rand(2)",
         "x.sum()",
         "x, which f uses, .* kernel has that Tensor.*in the f",
+    ),
+    "a list that grew": (
+        "found = []\nfound.append(print)",
+        "len(found)",
+        "found, which f uses, .* kernel has that list",
     ),
     "made of itself": (
         "import math\nx = math.floor\nx = [x]",
