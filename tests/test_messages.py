@@ -21,6 +21,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
     "launch(train())": (lambda: launch(train()), "1", "launch(train, 10)"),
     "ranks=0": (lambda: launch(train, ranks=0), "ranks=0", "1 to 64"),
     "device='gpu'": (lambda: launch(train, device="gpu"), "gpu", "cpu"),
+    "live=True": (lambda: launch(train, live=True), "live=True", 'LivePlot("loss")'),
     "an argument that cannot be pickled": (
         lambda: launch(train, threading.Lock()),
         "cannot pickle",

@@ -69,7 +69,7 @@ def launch(
         RankError: a rank raised, died or never finished; all others were ended.
     """
     with uninterrupted():  # until there are ranks for it to end
-        check_call(function)
+        check_call(function, live)
         ranks, kind = placement(ranks, device)
         backend = default_backend(kind) if init_group else None
 
@@ -90,7 +90,7 @@ def launch(
     return Supervisor(run, live=live, show=show).supervise(task, time_limit)
 
 
-def check_call(function: Callable) -> None:
+def check_call(function: Callable, live: LivePlot | None) -> None:
     """What every launch checks, whatever it runs on."""
     if sys.platform == "win32":
         raise CourseError(
@@ -106,6 +106,8 @@ def check_call(function: Callable) -> None:
             f"launch needs a function, and got {function!r:.60}. Give the function itself, and "
             "then what it is called with: launch(train, 10), not launch(train(10))."
         )
+    if not isinstance(live, LivePlot | None):
+        raise CourseError(f'live={live!r}: give a plot of what ranks report, as LivePlot("loss").')
 
 
 def placement(ranks: int | None, device: str | torch.device | None) -> tuple[int, str]:

@@ -74,7 +74,7 @@ def launch(
     The rest, what is returned (tensors on the CPU, one result with `spmd`) and the errors are those
     of `launch`.
     """
-    check_call(function)
+    check_call(function, live)
     _versions()
     real = _choose_device() == "TPU"
     there = _tpu_cores() if real else VIRTUAL_CORES
