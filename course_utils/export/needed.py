@@ -165,7 +165,12 @@ def _statements(space: dict[str, Any]) -> dict[str, Statement]:
             binds, uses = _names(text)
             if isinstance(node, ast.Import):  # of a.b, which binds a
                 binds += [one.name for one in node.names if "." in one.name and not one.asname]
-            found |= dict.fromkeys(binds, Statement(node, text, uses))
+            for name in binds:
+                made = Statement(node, text, uses)
+                if isinstance(node, (ast.If, ast.Try)) and name in found:  # it may have bound it
+                    before = found[name]
+                    made = Statement(node, f"{before.text}\n{text}", uses | before.uses)
+                found[name] = made
     return found
 
 

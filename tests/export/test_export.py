@@ -54,6 +54,11 @@ CASES = {
         "def f():\n    return xml.dom.minidom.Node.ELEMENT_NODE",
         (),
     ),
+    "bound again under a condition": (
+        ["import math", "root = getattr(math, 'no', None)\nif root is None:\n    root = math.sqrt"],
+        "def f():\n    return root(4.0)",
+        (),
+    ),
     "several statements on a line": (
         [
             "import math; unused = [math]",
