@@ -7,6 +7,7 @@ a rank that runs on a TPU or where `pick` gives one.
 
 import contextlib
 import io
+import os
 import socket
 import sys
 import warnings
@@ -36,6 +37,12 @@ SLICES = {
     "v6e": PLANE,
     "7x": {2: "1,1,1,2", 4: "1,2,1,2", 8: "2,2,1,2"},
 }
+
+
+NEEDLESS = (  # warnings of TorchTPU: of what `load` asks for, and of what its own views do
+    "<TorchTpu/Performance/> TPU is using HIGHEST",
+    r"The \.grad attribute of a Tensor that is not a leaf",
+)
 
 
 class Chips(NamedTuple):
@@ -102,9 +109,12 @@ def load() -> None:
     import torch
 
     if "torch_tpu" not in sys.modules:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # only errors
         torch.get_device_module.cache_clear()  # it may remember NOT_LOADED
         with contextlib.redirect_stderr(io.StringIO()):  # it prints what it registers
             torch._import_device_backends()
+        for needless in NEEDLESS:
+            warnings.filterwarnings("ignore", needless)
         post_receives_first()
     torch.set_float32_matmul_precision("highest")  # by default TPUs multiply in bfloat16
 
@@ -139,7 +149,6 @@ def rank_environment(ranks: int) -> dict[str, str]:
     return {
         "TORCH_TPU_TOPOLOGY": slices()[ranks],
         "TORCH_TPU_SLICEBUILDER_ADDRESSES": ",".join(f"localhost:{port}" for port in ports),
-        "TF_CPP_MIN_LOG_LEVEL": "2",  # only errors
     }
 
 

@@ -70,6 +70,18 @@ def test_metrics_spans_and_prints_of_every_rank(capsys):
     }
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[Gloo] Rank 0 is connected to 1 peer ranks.",
+        "[rank0]:[W1124 10:44:50.576919260 TensorBody.h:499] Warning: The .grad attribute of a "
+        "Tensor that is not a leaf Tensor is being accessed.",
+    ],
+)
+def test_what_libraries_print_of_themselves_is_left_out(line):
+    assert launch(lambda: print(f"a\n{line}\nb"), ranks=1).output == ["a\nb\n"]
+
+
 def test_report_and_span_are_harmless_outside_a_launch():
     report(step=0, loss=1.0)
     with span("forward"):
