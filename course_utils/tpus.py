@@ -39,8 +39,8 @@ SLICES = {
 }
 
 
-NEEDLESS = (  # warnings of TorchTPU: of what `load` asks for, and of what its own views do
-    "<TorchTpu/Performance/> TPU is using HIGHEST",
+NEEDLESS = (  # warnings: of what `load` asks for and is experimental; of what TorchTPU's views do
+    "<TorchTpu/(ApiStage|Performance)/",
     r"The \.grad attribute of a Tensor that is not a leaf",
 )
 

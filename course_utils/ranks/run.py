@@ -13,6 +13,7 @@ HIDDEN = re.compile(
     rb"^\[Gloo\] Rank \d+ is connected"  # torch 2.9 of every process group
     rb"|rendezvous\.cc"  # XLA's CPU client of a core that is late
     rb"|<TorchTpu/(ApiStage|Performance)/|^WARNING: All log messages b"  # TorchTPU of itself
+    rb"|Time stats are currently only collected for CPU and CUDA"  # DDP on other devices
     rb"|TensorBody\.h:\d+\] Warning: The \.grad attribute"  # TorchTPU of its views
 )
 

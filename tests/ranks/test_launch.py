@@ -74,6 +74,8 @@ def test_metrics_spans_and_prints_of_every_rank(capsys):
     "line",
     [
         "[Gloo] Rank 0 is connected to 1 peer ranks.",
+        "[rank1]:[W1124 10:59:34.452574727 logger.cpp:329] Warning: Time stats are currently only "
+        "collected for CPU and CUDA devices.",
         "[rank0]:[W1124 10:44:50.576919260 TensorBody.h:499] Warning: The .grad attribute of a "
         "Tensor that is not a leaf Tensor is being accessed.",
     ],
