@@ -39,10 +39,14 @@ SLICES = {
 }
 
 
-NEEDLESS = (  # warnings: of what `load` asks for and is experimental; of what TorchTPU's views do
-    "<TorchTpu/(ApiStage|Performance)/",
-    r"The \.grad attribute of a Tensor that is not a leaf",
-)
+# Warnings that nobody can do anything about, and the modules in which they are needless: of what
+# `load` asks for, of TorchTPU's own views, of ranks without a `device_id`, of torch's own calls.
+NEEDLESS = {
+    "<TorchTpu/(ApiStage|Performance)/": "",
+    r"The \.grad attribute of a Tensor that is not a leaf": "",
+    r"barrier\(\): using the device under current context": "",
+    "<TorchTpu/Correctness/> `DTensor.from_local` called without": r"torch\.distributed\.tensor",
+}
 
 
 class Chips(NamedTuple):
@@ -113,8 +117,8 @@ def load() -> None:
         torch.get_device_module.cache_clear()  # it may remember NOT_LOADED
         with contextlib.redirect_stderr(io.StringIO()):  # it prints what it registers
             torch._import_device_backends()
-        for needless in NEEDLESS:
-            warnings.filterwarnings("ignore", needless)
+        for message, module in NEEDLESS.items():
+            warnings.filterwarnings("ignore", message, module=module)
         post_receives_first()
     torch.set_float32_matmul_precision("highest")  # by default TPUs multiply in bfloat16
 
