@@ -169,6 +169,8 @@ def _statements(space: dict[str, Any]) -> dict[str, Statement]:
                 made = Statement(node, text, uses)
                 if isinstance(node, (ast.If, ast.Try)) and name in found:  # it may have bound it
                     before = found[name]
+                    if text in before.text:  # its cell ran again
+                        continue
                     made = Statement(node, f"{before.text}\n{text}", uses | before.uses)
                 found[name] = made
     return found

@@ -85,6 +85,13 @@ def test_script_returns_what_the_notebook_does(cells, cell, args, tmp_path):
     assert result(path) == notebook["f"](*args)
 
 
+def test_a_cell_that_ran_again_is_written_once(tmp_path):
+    cell = "try:\n    import tomllib\nexcept ImportError:\n    tomllib = None"
+    notebook = Notebook(cell, cell, "def f():\n    return tomllib is None")
+    path = export(notebook["f"], tmp_path / "script.py")
+    assert path.read_text().count(cell) == 1
+
+
 def test_options_of_the_command_line(tmp_path):
     notebook = Notebook("""
         def f(steps, lr=0.1, *, warm_up=2, name="a", shuffle=True, device='x'):
