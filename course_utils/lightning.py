@@ -20,8 +20,8 @@ from lightning.pytorch.strategies.launchers.xla import _XLALauncher
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from .pictures.live import LivePlot
-from .ranks.report import report
-from .xla.launch import VIRTUAL_CORES, launch
+from .ranks.metrics import report
+from .xla.launcher import VIRTUAL_CORES, launch
 
 NOTICES = (
     "LeafSpec",

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_utils import DeviceError, discover, launch, tpus
-from course_utils.ranks.launch import placement
+from course_utils.ranks.launcher import placement
 from tests.python import python
 
 

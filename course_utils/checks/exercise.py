@@ -44,7 +44,7 @@ from torch.utils._pytree import tree_map_only
 from ..errors import CourseError, RankError
 from ..machine import pick
 from ..ranks.failures import NO_LINE, Doing, Failure, Group, failed, listed, raised
-from ..ranks.launch import launch
+from ..ranks.launcher import launch
 from ..ranks.rank import describe
 from ..ranks.run import Run
 from ..ranks.wire import CannotBeSent

@@ -18,7 +18,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from ..machine import pick
-from ..ranks.report import report
+from ..ranks.metrics import report
 from ..ranks.spans import span
 from .memory import Alive
 from .models import mlp

@@ -1,11 +1,11 @@
 """A function of a notebook cell on several processes; its results, metrics, output, errors back.
 
-`launch.py` checks the call, `supervisor.py` starts the processes and listens to them, `rank.py` is
-what happens inside one, and `wire.py` holds what travels between them.
+`launcher.py` checks the call, `supervisor.py` starts the processes and listens to them, `rank.py`
+is what happens inside one, and `wire.py` holds what travels between them.
 """
 
-from .launch import launch
-from .report import report
+from .launcher import launch
+from .metrics import report
 from .run import Run
 from .server import warm_up
 from .spans import span

@@ -18,7 +18,11 @@ Stacks = dict[int, list[Frame]]
 SILENCE = 10.0  # seconds
 BUSY = 0.2  # of a core: who computes with so much of one does not wait
 NO_LINE = " here: (no line known)"
-GROUPS = ("distributed_c10d.py", "/distributed.py")  # torch's collectives, and DDP
+GROUPS = (  # torch's collectives, DDP, and where ranks meet
+    "distributed_c10d.py",
+    "/distributed.py",
+    "distributed/rendezvous.py",
+)
 ENDS = {"SIGKILL": "was killed", "SIGSEGV": "crashed", "SIGBUS": "crashed", "SIGABRT": "crashed"}
 ADVICE = {
     "SIGKILL": "Where memory runs out, the system does this: use fewer ranks, a smaller model or "

@@ -16,12 +16,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
-from .. import tpus
 from ..errors import PACKAGE, Frame, frames_of
+from . import group
 from .spans import recorder
 from .wire import Session, Task, begin, dumps
 
@@ -38,7 +37,7 @@ def main(ranks: list[int], connection: Connection, output: Connection, task: byt
     take_over(todo, RANK=str(rank), LOCAL_RANK=str(rank))
     session = Session(rank, connection, todo.began)
     begin(session, whole_process=True)
-    run(session, todo, lambda: _join_group(rank, todo))
+    run(session, todo, lambda: _begin(rank, todo))
     leave(connection)
 
 
@@ -144,27 +143,16 @@ def _send_rest(session: Session) -> None:
         print(f"the timeline was lost: {error}", file=sys.stderr)
 
 
-def _join_group(rank: int, task: Task) -> None:
+def _begin(rank: int, task: Task) -> None:
     import torch
-    import torch.distributed as dist
 
     torch.set_num_threads(task.threads)
     # A fork has the server's random state; unseeded ranks are to differ, as under torchrun.
     torch.default_generator.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-
-    options: dict[str, Any] = {}
-    if task.timeout is not None:
-        options["timeout"] = timedelta(seconds=task.timeout)
-    if task.device == "tpu":
-        tpus.load()
-    elif task.device != "cpu":
-        torch.accelerator.set_device_index(rank)
-        options["device_id"] = torch.device(task.device, rank)
+    group.join(rank, task.ranks, task.device, task.backend, task.timeout)
     recorder.begin(task.device)
-    if task.backend is not None:
-        dist.init_process_group(task.backend, **options)
 
 
 def _die_with_the_server() -> None:

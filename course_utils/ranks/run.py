@@ -39,7 +39,7 @@ class Run:
         ]
 
     def __repr__(self) -> str:
-        backend = self.backend or "no process group"
+        backend = self.backend or "init_group=False"
         return f"Run({self.units} on {self.device}, {backend}, {self.seconds:.2f} s)"
 
     @property

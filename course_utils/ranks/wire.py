@@ -28,6 +28,7 @@ class Task:
     cells: dict  # linecache entries of the notebook's cells, so that tracebacks show their lines
     env: dict[str, str]
     cwd: str
+    ranks: int  # of all
     device: str  # "cpu", "cuda", "xpu", "xla"
     backend: str | None  # None: no process group
     threads: int

@@ -1,10 +1,10 @@
 """A TPU's cores from a notebook cell, real or as many virtual ones. Importing it needs no torch.
 
-Start with `launch.py`: `core.py` is inside the cores' process, `replicas.py` makes them threads,
+Start with `launcher.py`: `core.py` is inside the cores' process, `replicas.py` makes them threads,
 `debug.py` asks torch_xla what it did.
 """
 
 from .debug import Counters, counters, sharding
-from .launch import launch, setup, tolerance
+from .launcher import launch, setup, tolerance
 
 __all__ = ["Counters", "counters", "launch", "setup", "sharding", "tolerance"]

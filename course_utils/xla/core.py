@@ -1,4 +1,4 @@
-"""What happens inside the process of a TPU's cores; `launch.py` is the notebook's side.
+"""What happens inside the process of a TPU's cores; `launcher.py` is the notebook's side.
 
 On a TPU, `torch_xla.launch` starts a process a chip. On XLA's CPU client one process holds all
 cores, each a thread with a device of its own (`replicas.py` makes that work). With SPMD one

@@ -7,7 +7,7 @@ import torch
 
 from course_utils import DeviceError, pick
 from course_utils.machine import default_ranks
-from course_utils.ranks.launch import placement
+from course_utils.ranks.launcher import placement
 
 
 @pytest.mark.parametrize("ranks", [None, 1, 2, 4])

@@ -42,7 +42,7 @@ def test_pins_are_what_is_installed():
     assert xla["torch"] == xla["torch_xla"], "torch_xla fits one torch only"
     assert not {pin for pin in (xla.keys() & course.keys()) - {"torch"} if xla[pin] != course[pin]}
     assert (
-        f"torch_xla[tpu]=={xla['torch_xla']}" in (ROOT / "course_utils/xla/launch.py").read_text()
+        f"torch_xla[tpu]=={xla['torch_xla']}" in (ROOT / "course_utils/xla/launcher.py").read_text()
     )
     if (ROOT / ".venv-xla" / "ready").exists():
         assert installed(ROOT / ".venv-xla" / "bin" / "python", [*xla]) == [*xla.values()]

@@ -12,7 +12,7 @@ from .. import tpus
 from ..errors import CourseError
 from ..machine import usable_cores
 from ..pictures.live import LivePlot
-from ..ranks.launch import check_call, make_task
+from ..ranks.launcher import check_call, make_task
 from ..ranks.run import Run
 from ..ranks.supervisor import Supervisor
 from . import core
@@ -94,6 +94,7 @@ def launch(
     task = make_task(
         (function, args, kwargs),
         env,
+        ranks=cores,
         device="xla",
         backend=core.SPMD if spmd else core.REPLICAS,
         threads=max(1, int(usable_cores())),

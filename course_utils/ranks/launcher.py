@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import linecache
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import tpus
 from ..errors import CourseError, DeviceError
 from ..machine import default_backend, default_ranks, ranks_accelerator, usable_cores
 from ..pictures.live import LivePlot
+from . import group
 from .run import Run
 from .supervisor import Supervisor, uninterrupted
 from .wire import Task, current, dumps
 
 if TYPE_CHECKING:
     import torch
-    import torch.distributed as dist
 
 MOST_RANKS = 64  # each takes several descriptors, and many shells allow a process 1,024
 TAKEN = (
@@ -73,14 +70,15 @@ def launch(
         ranks, kind = placement(ranks, device)
         backend = default_backend(kind) if init_group else None
 
-        store = _store()
-        env = _environment(ranks, kind) | {"MASTER_PORT": str(store.port)}
+        store = group.open_store()
+        env = group.environment(ranks, kind, store.port)
 
         # A collective's own limit comes later than the launch's, whose error names all ranks.
         timeout = None if time_limit is None else time_limit + 60
         task = make_task(
             (function, args, kwargs),
             env,
+            ranks=ranks,
             device=kind,
             backend=backend,
             timeout=timeout,
@@ -165,42 +163,3 @@ def make_task(call: tuple[Callable, tuple, dict], env: dict[str, str], **more: A
         cwd=cwd,
         **more,
     )
-
-
-def _store() -> dist.TCPStore:
-    """Where the ranks meet, in this process; bound to loopback, because torch's own listens
-    everywhere.
-    """
-    import torch.distributed as dist
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    host, port = listener.getsockname()
-    # In a thread, because an interrupt of torch's system calls would become a network error.
-    with ThreadPoolExecutor(1) as thread:
-        store = partial(dist.TCPStore, is_master=True, wait_for_workers=False)
-        return thread.submit(store, host, port, master_listen_fd=listener.detach()).result()
-
-
-def _environment(ranks: int, device: str) -> dict[str, str]:
-    """What `torchrun` would set, but for the ranks' own numbers and the store's port."""
-    loopback = "lo0" if sys.platform == "darwin" else "lo"
-    env = {
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the notebook holds the store; no rank opens one
-        # Nothing listens beyond this machine.
-        "GLOO_SOCKET_IFNAME": loopback,
-        "NCCL_SOCKET_IFNAME": loopback,
-        "COURSE_DEVICE": device,  # what `pick()` answers in a rank
-        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # ranks on the CPU never touch a TPU
-    }
-    if device == "cpu":
-        # A function that asks torch for "the accelerator" must get the CPU here, in every rank.
-        env |= {"CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": ""}
-    if device == "tpu":
-        env |= tpus.rank_environment(ranks)
-    return env

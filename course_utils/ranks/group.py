@@ -1,0 +1,162 @@
+"""Where ranks meet, and how they join: by `launch`, or by the function itself, as in a script.
+
+`launch` joins before it calls the function. A function written for `torchrun` or `mp.spawn` joins
+and leaves on its own, and both do there what they do in a script.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .. import tpus
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True": the launcher holds the store
+_left: list[dist.ProcessGroup] = []  # what the function has destroyed
+
+
+def open_store() -> dist.TCPStore:
+    """Where the ranks meet, in the notebook's process; bound to loopback, because torch's own
+    listens everywhere.
+    """
+    import torch.distributed as dist
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    host, port = listener.getsockname()
+    # In a thread, because an interrupt of torch's system calls would become a network error.
+    with ThreadPoolExecutor(1) as thread:
+        store = partial(dist.TCPStore, is_master=True, wait_for_workers=False)
+        return thread.submit(store, host, port, master_listen_fd=listener.detach()).result()
+
+
+def environment(ranks: int, device: str, port: int) -> dict[str, str]:
+    """What `torchrun` would set, but for the ranks' own numbers."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    env = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        AGENT_STORE: "True",
+        # Nothing listens beyond this machine.
+        "GLOO_SOCKET_IFNAME": loopback,
+        "NCCL_SOCKET_IFNAME": loopback,
+        "COURSE_DEVICE": device,  # what `pick()` answers in a rank
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # ranks on the CPU never touch a TPU
+    }
+    if device == "cpu":
+        # A function that asks torch for "the accelerator" must get the CPU here, in every rank;
+        # accelerate takes ranks without a GPU for programs of their own unless it is told.
+        env |= {"CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "", "ACCELERATE_USE_CPU": "true"}
+    if device == "tpu":
+        env |= tpus.rank_environment(ranks)
+    return env
+
+
+def join(rank: int, ranks: int, device: str, backend: str | None, timeout: float | None) -> None:
+    """Give this rank its device and, with a backend, its process group.
+
+    Args:
+        timeout: seconds that a collective may wait; None: torch's own.
+    """
+    import torch
+    import torch.distributed as dist
+
+    options: dict[str, Any] = {}
+    if timeout is not None:
+        options["timeout"] = timedelta(seconds=timeout)
+    if device == "tpu":
+        tpus.load()
+    elif device != "cpu":
+        torch.accelerator.set_device_index(rank)
+        options["device_id"] = torch.device(device, rank)
+    if backend is not None:
+        dist.init_process_group(backend, **options)
+    _let_the_function_join(backend, rank, ranks)
+
+
+def _let_the_function_join(joined: str | None, rank: int, ranks: int) -> None:
+    """Make torch's `init_process_group` and `destroy_process_group` do in this process what a
+    script expects of them; `joined`: over what `launch` has joined.
+    """
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    init, destroy = dist.init_process_group, dist.destroy_process_group
+    signature = inspect.signature(init)
+    address = _address()
+    expected = joined is not None  # that the function joins what launch has joined, once
+    joins = int(expected)  # at this address
+
+    @functools.wraps(init)
+    def join(*args: Any, **kwargs: Any) -> None:
+        nonlocal expected, joins
+        asked = signature.bind(*args, **kwargs).arguments
+        if expected and dist.is_initialized():
+            _check_that_it_agrees(asked, str(joined), rank, ranks)
+            if asked.get("timeout") is not None:
+                distributed_c10d._set_pg_timeout(asked["timeout"])
+            expected = False
+            return
+        # Elsewhere nobody holds a store for the ranks, so rank 0 is to open one.
+        urls = (None, "env://", "tcp://{}:{}".format(*address))
+        here = asked.get("init_method") in urls and _address() == address
+        os.environ[AGENT_STORE] = str(here)
+        if here and "store" not in asked:
+            if joins:  # what the group before has left in the store would mislead this one
+                store = dist.TCPStore(*address, is_master=False)
+                asked["store"] = dist.PrefixStore(f"group {joins}", store)
+                asked |= {"init_method": None, "rank": rank, "world_size": ranks}
+            joins += 1
+        init(**asked)
+
+    @functools.wraps(destroy)
+    def leave(group: dist.ProcessGroup | None = None) -> None:
+        # The last reference to a gloo group may go while Python's lock is held, by DDP for example:
+        # then it waits for its thread, which waits for the lock. Kept, it ends with the rank.
+        _left.extend(distributed_c10d._world.pg_map)
+        destroy(group)
+
+    for module in (dist, distributed_c10d):
+        vars(module).update(init_process_group=join, destroy_process_group=leave)
+
+
+def _address() -> tuple[str, int]:
+    """What the environment says now; a script may set another one."""
+    return os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", 0))
+
+
+def _check_that_it_agrees(asked: dict[str, Any], joined: str, rank: int, ranks: int) -> None:
+    """Raise where the function asks for another group than the one that `launch` has joined."""
+    backend = str(asked.get("backend") or joined).lower()
+    other = []
+    if joined not in (backend, *_of_the_cpu(backend)):
+        other.append(f'backend="{backend}"')
+    if asked.get("rank", -1) not in (-1, rank):
+        other.append(f"rank={asked['rank']}")
+    if asked.get("world_size", -1) not in (-1, ranks):
+        other.append(f"world_size={asked['world_size']}")
+    if other:
+        raise RuntimeError(
+            f"launch has joined the process group already, as rank {rank} of {ranks} over "
+            f"{joined}, and init_process_group asks for {', '.join(other)}: leave the call out, "
+            "or give launch init_group=False"
+        )
+
+
+def _of_the_cpu(backend: str) -> list[str]:
+    """The CPU's part of "cpu:gloo,cuda:nccl"."""
+    return [part[4:] for part in backend.split(",") if part.startswith("cpu:")]

@@ -1,0 +1,131 @@
+"""A function that joins and leaves the process group by itself, as a script does."""
+
+import os
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from course_utils import RankError, launch
+from tests.kernel import posix
+
+pytestmark = posix
+
+
+def joined(*args, **kwargs):
+    """How many ranks meet."""
+    dist.init_process_group(*args, **kwargs)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return total.item()
+
+
+def rank():
+    return int(os.environ["RANK"])
+
+
+@pytest.mark.parametrize("backend", [None, "gloo", "GLOO", "cpu:gloo,cuda:nccl"])
+def test_what_launch_has_joined_may_be_joined_once_more(backend):
+    assert launch(lambda: joined(backend), ranks=2, device="cpu").results == [2, 2]
+    own = launch(lambda: joined("gloo", rank=rank(), world_size=2), ranks=2, device="cpu")
+    assert own.results == [2, 2]
+
+
+def test_the_functions_own_limit_of_a_collective_holds():
+    def train():
+        dist.init_process_group("gloo", timeout=timedelta(seconds=0.5))
+        if rank() == 0:
+            dist.barrier()
+
+    with pytest.raises(RankError, match="Timed out") as caught:
+        launch(train, ranks=2, device="cpu")
+    assert caught.value.cause != "TimeLimit"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"backend": "nccl"}, 'asks for backend="nccl": leave'),
+        ({"rank": 5, "world_size": 8}, "asks for rank=5, world_size=8: leave"),
+    ],
+)
+def test_another_group_than_launch_has_joined_is_refused(asked, words):
+    with pytest.raises(RankError, match="launch has joined the process group already") as caught:
+        launch(lambda: dist.init_process_group(**asked), ranks=2, device="cpu")
+    assert words in str(caught.value)
+    assert "or give launch init_group=False" in str(caught.value)
+
+
+def at_its_own_port(tmp_path):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29555"
+    return joined("gloo", rank=rank(), world_size=2)
+
+
+def by_url(tmp_path):
+    return joined("gloo", init_method="tcp://127.0.0.1:29556", rank=rank(), world_size=2)
+
+
+def by_file(tmp_path):
+    return joined("gloo", init_method=f"file://{tmp_path}/met", rank=rank(), world_size=2)
+
+
+def by_a_store(tmp_path):
+    store = dist.TCPStore("127.0.0.1", 29557, 2, rank() == 0)
+    return joined("gloo", store=store, rank=rank(), world_size=2)
+
+
+def by_the_environment(tmp_path):
+    return joined(init_method="env://")
+
+
+@pytest.mark.parametrize("join", [at_its_own_port, by_url, by_file, by_a_store, by_the_environment])
+def test_ranks_meet_where_the_function_says(join, tmp_path):
+    run = launch(join, tmp_path, ranks=2, device="cpu", init_group=False)
+    assert run.results == [2, 2]
+    assert "init_group=False" in repr(run)
+
+
+@pytest.mark.parametrize("init_group", [True, False])
+def test_a_group_may_be_left_and_another_joined(init_group):
+    def train():
+        totals = []
+        for _ in range(3):
+            totals.append(joined("gloo"))
+            dist.destroy_process_group()
+        return totals, dist.is_initialized()
+
+    run = launch(train, ranks=2, device="cpu", init_group=init_group)
+    assert run.results == [([2, 2, 2], False)] * 2
+
+
+def test_a_model_may_outlive_its_group():
+    """torch frees the group with the model, and may wait for ever, in half of the launches."""
+
+    def train():
+        model = DDP(nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 5)))
+        model(torch.randn(20, 10)).square().mean().backward()
+        dist.destroy_process_group()
+
+    for _ in range(10):
+        launch(train, ranks=2, device="cpu")
+
+
+def test_who_waits_to_join_is_said_like_who_waits_in_a_collective():
+    def train():
+        if rank() == 1:
+            dist.init_process_group(
+                "gloo", init_method="tcp://127.0.0.1:29558", rank=1, world_size=2
+            )
+
+    with pytest.raises(RankError, match="rank 1 waits in init_process_group here") as caught:
+        launch(train, ranks=2, device="cpu", init_group=False, time_limit=2)
+    assert "rank 0 had returned" in str(caught.value)
+
+
+def test_accelerate_finds_the_group():
+    accelerate = pytest.importorskip("accelerate")
+    run = launch(lambda: accelerate.Accelerator().num_processes, ranks=2, device="cpu")
+    assert run.results == [2, 2]
