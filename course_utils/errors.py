@@ -9,7 +9,7 @@ from typing import Any
 
 Frame = tuple[str, int, str]  # file, line, function
 PACKAGE = str(Path(__file__).parent)
-NOT_THEIRS = ("<", PACKAGE, sysconfig.get_paths()["stdlib"])
+NOT_USER_CODE = ("<", PACKAGE, sysconfig.get_paths()["stdlib"])
 
 
 class CourseError(Exception):
@@ -32,33 +32,33 @@ class RankError(CourseError):
         cause: the name of what happened: an exception's class, a signal, "TimeLimit", "Exit".
         traceback: the rank's own traceback, "" when it did not raise.
         run: the `Run` with what was collected until then: metrics, output, timeline.
-        facts: what the message is made of: `course_utils.ranks.failures.Facts`.
+        report: what the message is made of: `course_utils.ranks.failures.Report`.
     """
 
     def __init__(
         self,
-        said: list[str],
+        lines: list[str],
         *,
         rank: int | None,
         cause: str,
         traceback: str,
         run: Any,
-        facts: Any,
+        report: Any,
     ) -> None:
-        super().__init__("\n".join(filter(None, said)))
+        super().__init__("\n".join(filter(None, lines)))
         self.rank = rank
         self.cause = cause
         self.traceback = traceback
         self.run = run
-        self.facts = facts
+        self.report = report
 
 
 def in_words(error: BaseException, message: object) -> list[str]:
     """What a notebook shows of an error: its kind and message, and the cell's line."""
-    said = f"{type(error).__name__}: {message}"
+    sentence = f"{type(error).__name__}: {message}"
     frames = frames_of(error)
     cells = [location(frame) for frame in frames if cell_name(frame[0])]
-    return [said] if "  Cell" in said else [said, *cells[-1:]]
+    return [sentence] if "  Cell" in sentence else [sentence, *cells[-1:]]
 
 
 def frames_of(error: BaseException) -> list[Frame]:
@@ -88,9 +88,14 @@ def location(frame: Frame) -> str:
 
 
 def own_frames(frames: list[Frame]) -> list[Frame]:
-    """The frames a learner wrote, outermost first: in cells, else outside of packages."""
-    cells = [frame for frame in frames if cell_name(frame[0])]
-    if cells:
-        return cells
-    others = [frame for frame in frames if "site-packages" not in frame[0]]
-    return [frame for frame in others if not frame[0].startswith(NOT_THEIRS)]
+    """The frames that a learner wrote, outermost first: in cells and, of what these call, the
+    innermost in a file of his own; without cells, all outside of packages.
+    """
+    cells = [i for i, frame in enumerate(frames) if cell_name(frame[0])]
+    after = cells[-1] + 1 if cells else 0
+    files = [frame for frame in frames[after:] if _is_own_file(frame[0])]
+    return [frames[i] for i in cells] + files[-1:] if cells else files
+
+
+def _is_own_file(file: str) -> bool:
+    return "site-packages" not in file and not file.startswith(NOT_USER_CODE)

@@ -43,11 +43,11 @@ from torch.utils._pytree import tree_map_only
 
 from ..errors import CourseError, RankError
 from ..machine import pick
-from ..ranks.failures import NO_LINE, Doing, Failure, Group, failed, listed, raised
+from ..ranks.failures import Failure, failed, raised_by
 from ..ranks.launcher import launch
-from ..ranks.rank import describe
 from ..ranks.run import Run
-from ..ranks.wire import CannotBeSent
+from ..ranks.values import CannotBeSent
+from ..ranks.whereabouts import NO_LINE, Activity, RanksAt, listed
 from ..style import plural
 from .compare import Difference, difference
 from .instruments import everyones
@@ -57,9 +57,8 @@ from .verdict import Verdict
 Values = Iterator[tuple]  # what a probe yields: (words, value) or (words, value, tol) of each
 Probe = Callable[[Callable], Values]
 AT = "\0probes "  # before the words of a probe, in what a rank prints
-ALONE = "rank 0 of 1 "  # how a launch names its only rank
-MEETING = Doing.wait("in all_gather_object")  # what a rank does in _anywhere
-RETURNED = Doing("had returned", "had returned")
+MEETING = Activity.wait("in all_gather_object")  # what a rank does in _anywhere
+RETURNED = Activity("had returned", "had returned")
 STARTING = 30.0  # seconds more, in which the libraries of an accelerator may start
 on_cpus = partial(launch, device="cpu")
 
@@ -219,8 +218,7 @@ def _in_this_process(seconds: float, function: Callable, *args: Any) -> Outcome:
         except CourseError:
             raise
         except (Exception, SystemExit) as error:
-            name, message, frames, traceback = describe(error)
-            first = Failure(0.0, 0, name, ALONE + raised(name, message), frames, traceback)
+            first = Failure(0.0, 0, *raised_by(error)[1:])
             raise failed(Run(1, "cpu", None, output=[printed.getvalue()]), first, {}) from None
 
 
@@ -272,33 +270,34 @@ def _anywhere(different: Difference | None) -> bool:
 
 def _in_words(error: RankError, ranks: tuple[int, ...]) -> str:
     """What is said of a failure: without the advice to whoever calls `launch`."""
-    facts, run = error.facts, error.run
-    said = facts.said
-    meanwhile = "meanwhile "
-    groups = [_answers(group) for group in facts.groups]
-    if facts.limit is not None:
+    report, run = error.report, error.run
+    groups = [_answers(group) for group in report.groups]
+    label, happened, meanwhile = report.label, report.happened, "meanwhile "
+    if report.limit is not None:
         meanwhile = ""
-        still = [group for group in groups if group.doing != RETURNED] or groups
+        still = [group for group in groups if group.activity != RETURNED] or groups
         late = listed([rank for group in still for rank in group.ranks], run.unit)
-        said = f"{late} of {run.ranks} had not finished after {facts.limit:g} s"
+        label = f"{late} of {run.ranks}"
+        happened = f"had not finished after {report.limit:g} s"
 
-    others = [meanwhile + group.said(listed(group.ranks, run.unit)) for group in groups]
-    if not ranks and said.startswith(ALONE):
-        others = [group.said("It") for group in groups]
-        said = said.replace(ALONE, "It ", 1)
-        raising = "It raised "
-        if said.startswith(raising) and not facts.lines:  # no line of the learner's: in the probe
-            why = said.removeprefix(raising).removeprefix("CourseError: ")
-            said = f"What it returned cannot be used: {why}"
-    text = "\n".join([said, *facts.lines, *others, *facts.ends])
+    others = [meanwhile + group.sentence(listed(group.ranks, run.unit)) for group in groups]
+    if not ranks and label == run.label(0):
+        label = "It"
+        others = [group.sentence(label) for group in groups]
+    sentence = f"{label} {happened}"
+    raising = "It raised "
+    if sentence.startswith(raising) and not report.lines:  # no line of the learner's: in the probe
+        why = sentence.removeprefix(raising).removeprefix("CourseError: ")
+        sentence = f"What it returned cannot be used: {why}"
+    text = "\n".join([sentence, *report.lines, *others, *report.ends])
 
     printed = run.output[error.rank or 0].splitlines()
     reached = [line.removeprefix(AT) for line in printed if line.startswith(AT)]
     return f"{reached[-1]}: {text}" if reached and reached[-1] else text
 
 
-def _answers(group: Group) -> Group:
+def _answers(group: RanksAt) -> RanksAt:
     """What they do in the answer, from which those that meet in `_anywhere` had returned."""
-    if group.doing == MEETING and group.at == NO_LINE:
-        return group._replace(doing=RETURNED, at="")
+    if group.activity == MEETING and group.place == NO_LINE:
+        return group._replace(activity=RETURNED, place="")
     return group

@@ -23,7 +23,7 @@ def report(step: int | None = None, **values: Any) -> None:
     """
     record: dict[str, float] = {name: as_float(value) for name, value in values.items()}
     if (session := current()) is not None:
-        step = session.reports if step is None else int(as_float(step))
-        session.reports += 1
-        seconds = time.perf_counter() - session.began
+        step = session.count if step is None else int(as_float(step))
+        session.count += 1
+        seconds = time.perf_counter() - session.started
         session.records.append(dict(rank=session.rank, time=seconds, step=step, **record))

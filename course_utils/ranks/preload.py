@@ -9,6 +9,7 @@ rank. No device may be touched: a process that has initialised CUDA cannot be fo
 import ctypes
 import gc
 import sys
+import types
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +21,14 @@ import torch.distributed.pipelining
 import torch.distributed.tensor
 
 from course_utils.ranks import rank
+
+if find_spec("tqdm"):
+    from tqdm import std
+
+    # Its bars for notebooks need a kernel; in a rank they are text.
+    notebook = types.ModuleType("tqdm.notebook")
+    vars(notebook).update(tqdm=std.tqdm, tqdm_notebook=std.tqdm, trange=std.trange)
+    sys.modules["tqdm.notebook"] = notebook
 
 if find_spec("torch_xla"):
     import torch_xla  # starts no runtime: cores do, each launch its own

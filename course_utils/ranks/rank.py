@@ -1,12 +1,12 @@
-"""What happens inside a rank: its environment, its process group, and what it sends back.
+"""What happens inside a rank: it calls the function and sends what came of it.
 
 `supervisor.py` is the other side.
 """
 
 import contextlib
-import ctypes
+import dis
+import inspect
 import itertools
-import linecache
 import multiprocessing as mp
 import os
 import pickle
@@ -16,71 +16,106 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, NoReturn
+from typing import Any
 
-from ..errors import PACKAGE, Frame, frames_of
-from . import group
+from ..errors import Frame
+from . import group, program, state, values
+from .failures import raised_by
 from .spans import recorder
-from .wire import Session, Task, begin, dumps
+from .values import File
+from .wire import At, Message, Returned, Session, Spans, Task, set_session
 
-SEND_EVERY = 0.1  # seconds; metrics travel in batches, so that a report costs a step microseconds
+SEND_SECONDS = 0.1  # metrics travel in batches, so that a report costs a step microseconds
 STACK_EVERY = 5  # times that: where the rank is
-MOST_MESSAGE = 2_000  # characters of an error's message
 
 
-def main(ranks: list[int], connection: Connection, output: Connection, task: bytes) -> None:
+def main(
+    ranks: list[int],
+    connection: Connection,
+    output: Connection,
+    last_words: File,
+    task: bytes,
+    file: File | None,
+) -> None:
     """Run one rank; the notebook's `Supervisor` is the caller. Never returns."""
-    enter(output)
+    program.begin(output, last_words.descriptor)
     todo: Task = pickle.loads(task)
     [rank] = ranks
-    take_over(todo, RANK=str(rank), LOCAL_RANK=str(rank))
-    session = Session(rank, connection, todo.began)
-    begin(session, whole_process=True)
-    run(session, todo, lambda: _begin(rank, todo))
-    leave(connection)
+    state.restore(todo.state, todo.threads, RANK=str(rank), LOCAL_RANK=str(rank))
+    session = Session(rank, connection, todo.started)
+    set_session(session, whole_process=True)
+
+    def prepare() -> None:
+        group.join(rank, todo.ranks, todo.device, todo.backend, todo.timeout)
+        recorder.start_recording(todo.device)
+
+    def finish() -> None:
+        if todo.device != "cpu":
+            sys.modules["torch"].accelerator.synchronize()
+        program.end()
+
+    run(session, todo.call, file, prepare, finish)
+    program.leave(connection)
 
 
-def enter(output: Connection) -> None:
-    """Make a process forked from the server one that ends with the notebook, prints to `output`."""
-    # A session of its own, as torchrun's workers have: its children end with it, and Linux shares
-    # the CPU between sessions first.
-    os.setsid()
-    _die_with_the_server()
-
-    for descriptor in (1, 2):
-        os.dup2(output.fileno(), descriptor)
-    output.close()
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (until the process ends)
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-
-    # DataLoader workers then get a Dataset that a cell defined.
-    mp.set_start_method("fork", force=True)
-
-
-def take_over(task: Task, **env: str) -> None:
-    """The notebook's environment variables, folder and cells, here."""
-    os.environ.clear()
-    os.environ.update(task.env, **env)
-    os.chdir(task.cwd)
-    linecache.cache.update(task.cells)
-
-
-def run(session: Session, task: Task, prepare: Callable[[], None]) -> None:
+def run(
+    session: Session,
+    call: values.Parcel,
+    file: File | None,
+    prepare: Callable[[], None],
+    finish: Callable[[], None],
+) -> None:
     """Call the function and send its result, or whatever it raised, to the notebook."""
     threading.Thread(target=watch, args=(session, threading.get_ident()), daemon=True).start()
     try:
         prepare()
-        function, args, kwargs = pickle.loads(task.payload)
-        result = function(*args, **kwargs)
-        kind = type(result).__name__
-        refusal = f"the function returned a {kind}, which cannot be sent back to the notebook"
-        payload = dumps(result, refusal)
+        function, args, kwargs = values.unpack(call, file)
+        result = _called(function, args, kwargs)
+        finish()
+        kind, frames = type(result).__name__, _return_of(function)
+        refusal = f"returned a {kind}, which cannot be sent back to the notebook"
+        message: Message
+        written = None
+        try:
+            parcel, written = values.pack(result, refusal, {"result": result})
+            message = Returned(kind, frames, parcel)
+        except values.CannotBeSent as error:
+            message = raised_by(error)._replace(happened=str(error), frames=frames)
         _send_rest(session)
-        session.send("result", payload)
+        session.send(message, written)
     except BaseException as error:
         _send_rest(session)
-        session.send("error", time.perf_counter(), *describe(error))
+        session.send(raised_by(error))
+        with contextlib.suppress(Exception):  # it may have been this that failed
+            finish()
+
+
+def _called(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What it returns; like a script, it may also end by `sys.exit(0)`."""
+    try:
+        return function(*args, **kwargs)
+    except SystemExit as end:
+        if end.code in (None, 0):
+            return None
+        raise
+
+
+def _return_of(function: Callable) -> list[Frame]:
+    """The line of its only `return`, or its first line where there are several, or none."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return []
+    lines = {
+        one.positions.lineno
+        for one in dis.get_instructions(code)
+        if one.opname.startswith("RETURN_") and one.positions and one.positions.lineno
+    }
+    line = lines.pop() if len(lines) == 1 else code.co_firstlineno
+    return [(code.co_filename, line, code.co_name)]
 
 
 def watch(session: Session, thread: int) -> None:
@@ -91,12 +126,12 @@ def watch(session: Session, thread: int) -> None:
     server = mp.parent_process()
     assert server is not None, "a rank is forked from the server, which ends with the notebook"
     for tick in itertools.count():
-        if wait([server.sentinel], SEND_EVERY):
+        if wait([server.sentinel], SEND_SECONDS):
             break
         try:
             session.flush()
             if tick % STACK_EVERY == 0:
-                session.send("at", _where(thread), time.process_time())
+                session.send(At(_where(thread), time.process_time()))
         except OSError:
             break
     os.killpg(0, signal.SIGKILL)
@@ -105,31 +140,23 @@ def watch(session: Session, thread: int) -> None:
 def _where(thread: int) -> list[Frame]:
     """Where this thread is, in Python or in a call that waits; innermost first.
 
-    A function of its own, because a frame that somebody still knows keeps its tensors: memory, and
-    on virtual cores programs of another core's shape, which never meet.
+    Where it waits at the end for another thread, that one's frames come first. A function of its
+    own, because a frame that somebody still knows keeps its tensors: memory, and on virtual cores
+    programs of another core's shape, which never meet.
     """
+    frames = _frames_of(thread)
+    if any(program.is_end(frame) for frame in frames):
+        others = [one for one in threading.enumerate() if not one.daemon and one.ident != thread]
+        frames = [frame for one in others[:1] for frame in _frames_of(one.ident or 0)] + frames
+    return frames
+
+
+def _frames_of(thread: int) -> list[Frame]:
     frame = sys._current_frames().get(thread)
     if frame is None:
         return []
     stack = traceback.walk_stack(frame)
     return [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in stack]
-
-
-def leave(connection: Connection) -> NoReturn:
-    """Keep the sockets open until the notebook lets go, so that peers see no errors; then end."""
-    with contextlib.suppress(EOFError, OSError):
-        connection.recv()
-    os._exit(0)
-
-
-def describe(error: BaseException) -> tuple[str, str, list[Frame], str]:
-    """An exception as (class name, message, frames that are not ours, formatted traceback)."""
-    frames = frames_of(error)
-    frames = [frame for frame in frames if not frame[0].startswith(PACKAGE + os.sep)]
-    message = str(error)
-    if len(message) > MOST_MESSAGE:
-        message = f"{message[:MOST_MESSAGE]}… ({len(message):,} characters)"
-    return type(error).__name__, message, frames, "".join(traceback.format_exception(error))
 
 
 def _send_rest(session: Session) -> None:
@@ -138,31 +165,6 @@ def _send_rest(session: Session) -> None:
     sys.stderr.flush()
     session.flush()
     try:
-        session.send("spans", recorder.take())
+        session.send(Spans(recorder.take()))
     except RuntimeError as error:  # a device that failed cannot say when its events happened
         print(f"the timeline was lost: {error}", file=sys.stderr)
-
-
-def _begin(rank: int, task: Task) -> None:
-    import torch
-
-    torch.set_num_threads(task.threads)
-    # A fork has the server's random state; unseeded ranks are to differ, as under torchrun.
-    torch.default_generator.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
-    group.join(rank, task.ranks, task.device, task.backend, task.timeout)
-    recorder.begin(task.device)
-
-
-def _die_with_the_server() -> None:
-    """The server ends when the kernel does; so must a rank that is stuck holding the GIL."""
-    from multiprocessing import forkserver
-
-    server: Any = forkserver._forkserver
-    # Inherited: the server would stay while a rank holds it.
-    if server._forkserver_alive_fd is not None:
-        os.close(server._forkserver_alive_fd)
-        server._forkserver_alive_fd = None
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # 1: PR_SET_PDEATHSIG

@@ -10,12 +10,14 @@ from typing import Any, Self
 
 
 class Recorder:
-    """The spans of this process. Off until `begin`, so that `span` is harmless outside a rank."""
+    """The spans of this process; off until `start_recording`, so that `span` does no harm outside
+    of a rank.
+    """
 
     pid = 0
     synchronize: Callable[[], None] | None = None  # where work goes on after its call
 
-    def begin(self, device: str) -> None:
+    def start_recording(self, device: str) -> None:
         """Record from now on; a mark is the time, or an event of the accelerator."""
         self.pid = os.getpid()
         self.mark: Callable[[], Any] = time.perf_counter

@@ -1,11 +1,12 @@
-"""The processes of one launch, seen from the notebook: start them, hear them, say what failed,
-leave nothing behind.
+"""The processes of one launch, seen from the notebook: start them, hear them, end them, leave
+nothing behind.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import mmap
 import multiprocessing as mp
 import os
 import pickle
@@ -16,22 +17,27 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
+from multiprocessing import reduction
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
+import psutil
+
 from ..errors import CourseError, RankError, in_words
 from ..pictures.live import LivePlot
 from ..timeline import Span, Timeline
-from .failures import Failure, Stacks, Whereabouts, died, failed, raised, too_late
-from .rank import main as rank_main
-from .run import Output, Run
+from .failures import Failure, died, failed, too_late
+from .output import Output, Status
+from .run import Run
 from .server import fork, warm_up
-from .wire import Task
+from .values import File, unpack
+from .whereabouts import Stacks, Whereabouts
+from .wire import At, Metrics, Printed, Raised, Returned, Spans, Task
 
-GRACE = 0.5  # seconds between asking a process to end and killing it
-TICK = 1.0  # seconds at most that the supervisor listens before it looks at its limits
-NEWS = 0.1  # seconds in which the other ranks' news may arrive before the first cause is named
+TERMINATE_SECONDS = 0.5  # between asking a process to end and killing it
+POLL_SECONDS = 1.0  # at most that the supervisor listens before it looks at its limits
+SETTLE_SECONDS = 0.1  # in which other ranks may be heard before the first cause is named
 
 
 class Worker(NamedTuple):
@@ -41,34 +47,51 @@ class Worker(NamedTuple):
     process: BaseProcess
     messages: Connection
     output: Connection  # what it prints
+    last_words: File  # where it was when it crashed
 
 
 class Supervisor:
-    """All ranks of one launch: what they send fills `run`, what they report is drawn by `live`."""
+    """All ranks of one launch: what they send fills `run`, what they report is drawn by `live`.
 
-    main = staticmethod(rank_main)  # what each process runs
-    together = False  # whether all ranks share one process
+    Args:
+        main: what each process runs.
+        processes: the ranks that are in each of them.
+    """
 
-    def __init__(self, run: Run, *, live: LivePlot | None, show: bool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        main: Callable[..., None],
+        processes: list[list[int]],
+        *,
+        live: LivePlot | None,
+        show: bool,
+    ) -> None:
         self.run, self.live = run, live
+        self.main, self.processes = main, processes
         self.output = Output(run.unit, show=show)
+        self.status = Status()
         self.workers: list[Worker] = []
-        self.sources: dict[Any, Callable[[], None]] = {}  # where news come from: who takes them
+        self.sources: dict[Any, Callable[[], None]] = {}  # what is waited for: who takes it
         self.done: set[int] = set()
         self.failures: list[Failure] = []
-        self.heard = time.monotonic()  # when the last news came
         self.whereabouts = Whereabouts(run)
         self.spans: list[Span] = []
 
-    def supervise(self, task: Task, time_limit: float | None) -> Run:
-        """Start all ranks, listen until all have returned or one failed, leave nothing behind."""
+    def supervise(self, task: Task, file: File | None, time_limit: float | None) -> Run:
+        """Start all ranks, listen until all have returned or one failed, leave nothing behind.
+
+        Args:
+            file: that of the task's parcel.
+        """
         if self.live is not None:
             self.live.open(self.run.unit)
         # Called before multiprocessing's own exit handler, which would wait for the ranks.
         atexit.register(self.end)
         try:
             with uninterrupted():  # else an interrupt might leave a process that nobody knows of
-                self._start(pickle.dumps(task))
+                self._start(pickle.dumps(task), file)
+            del file  # its memory is the ranks' from now on
             self._listen(inf if time_limit is None else time_limit)
             self._drain()
         except KeyboardInterrupt as error:
@@ -80,18 +103,17 @@ class Supervisor:
             with uninterrupted():
                 self.end()
             atexit.unregister(self.end)
-            self._finish(time.perf_counter() - task.began)
+            self._finish(time.perf_counter() - task.started)
         return self.run
 
-    def _start(self, task: bytes) -> None:
+    def _start(self, task: bytes, file: File | None) -> None:
         warm_up()
-        everyone = list(range(self.run.ranks))
-        groups = [everyone] if self.together else [[rank] for rank in everyone]  # of each process
-        for ranks in groups:
+        for ranks in self.processes:
             messages, theirs = mp.Pipe()
             output, printed = mp.Pipe(duplex=False)
+            last_words = File.new()
             try:
-                process = fork(self.main, ranks, theirs, printed, task)
+                process = fork(self.main, ranks, theirs, printed, last_words, task, file)
             except (EOFError, OSError) as error:
                 raise CourseError(
                     f"no rank could be forked ({error!r}): the server that ranks are forked from "
@@ -99,9 +121,9 @@ class Supervisor:
                 ) from error
             theirs.close()
             printed.close()
-            worker = Worker(ranks, process, messages, output)
+            worker = Worker(ranks, process, messages, output, last_words)
             self.workers.append(worker)
-            self.sources[process.sentinel] = partial(self._died, worker)
+            self.sources[process.sentinel] = partial(self._see_the_end, worker)
             self.sources[messages] = partial(self._receive, worker)
             self.sources[output] = partial(self._read, worker)
 
@@ -111,22 +133,23 @@ class Supervisor:
             while len(self.done) < self.run.ranks:
                 if self.failures:
                     raise self._failed()
-                left = end - time.monotonic()
-                if left <= 0:
+                now = time.monotonic()
+                if now >= end:
                     self._drain()
                     stacks = self.whereabouts.of(range(self.run.ranks))
                     raise too_late(self.run, time_limit, self.done, stacks)
-                self.whereabouts.tell(self.heard, self.done, end)
-                pause = TICK
+                notice = self.whereabouts.notice(now, self.done, end)
+                text = "\n".join(filter(None, [*self.output.unfinished(), notice]))
+                pause = min(POLL_SECONDS, self.status.show(text))
                 if self.live is not None:
-                    pause = self.live.tick()  # draws, if a frame is due
-                self._hear(min(left, pause))
+                    pause = min(pause, self.live.tick())  # draws, if a frame is due
+                self._poll(min(end - now, pause))
         finally:
-            self.whereabouts.show("")
+            self.status.clear()
 
     # What comes from the ranks.
 
-    def _hear(self, timeout: float) -> None:
+    def _poll(self, timeout: float) -> None:
         """Take what arrives within `timeout` seconds."""
         for source in wait(self.sources, timeout):
             if source in self.sources:  # else closed by what came before it
@@ -135,53 +158,63 @@ class Supervisor:
     def _drain(self) -> None:
         """Take what is there."""
         for _ in range(4):  # what pipes hold, not more, since a rank may print for ever
-            self._hear(0.0)
+            self._poll(0.0)
 
     def _receive(self, worker: Worker) -> None:
         try:
-            rank, kind, *values = worker.messages.recv()
+            rank, message = worker.messages.recv()
         except (EOFError, OSError):
             del self.sources[worker.messages]
             return
-        if kind == "at":
-            self.whereabouts.hear(rank, *values)
-            return
+        if not isinstance(message, At):
+            self.whereabouts.last_message = time.monotonic()
+        match message:
+            case At(frames, cpu_seconds):
+                self.whereabouts.note(rank, frames, cpu_seconds)
+            case Metrics(records):
+                self.run.metrics += records
+                if self.live is not None:
+                    for record in records:
+                        self.live.add(record)
+            case Printed(data):
+                self.output.add(rank, data)
+            case Spans(spans):
+                # Events of two streams may come out a microsecond apart the wrong way round.
+                self.spans += [
+                    Span(rank, name, start, max(start, end), lane)
+                    for name, start, end, lane in spans
+                ]
+            case Returned():
+                self._open(worker, rank, message)
+            case Raised():
+                self.failures.append(Failure(message.time, rank, *message[1:]))
 
-        self.heard = time.monotonic()
-        if kind == "metrics":
-            self.run.metrics += values[0]
-            if self.live is not None:
-                for record in values[0]:
-                    self.live.add(record)
-        elif kind == "output":
-            self.output.add(rank, values[0])
-        elif kind == "spans":
-            # Events of two streams may come out a microsecond apart the wrong way round.
-            self.spans += [
-                Span(rank, name, start, max(start, end), lane)
-                for name, start, end, lane in values[0]
-            ]
-        elif kind == "result":
-            self.run.results[rank] = pickle.loads(values[0])
+    def _open(self, worker: Worker, rank: int, message: Returned) -> None:
+        """Take a result."""
+        try:
+            file = None
+            if message.parcel.data is None:
+                file = File(reduction.recv_handle(worker.messages))
+            self.run.results[rank] = unpack(message.parcel, file, access=mmap.ACCESS_WRITE)
+        except Exception as error:  # opening it runs code of its classes
+            happened = (
+                f"returned a {message.kind}, which cannot be opened in the notebook: "
+                f"{type(error).__name__}: {error}"
+            )
+            self.failures.append(Failure(0.0, rank, "Result", happened, message.frames, "-"))
+        else:
             self.done.add(rank)
-        elif kind == "error":
-            at, name, message, frames, traceback = values
-            if name == "SystemExit":
-                said = f"called sys.exit({message}) before its function returned"
-            else:
-                said = raised(name, message)
-            failure = Failure(at, rank, name, f"{self.who(rank)} {said}", frames, traceback)
-            self.failures.append(failure)
 
     def _read(self, worker: Worker) -> None:
-        self.heard = time.monotonic()
+        self.whereabouts.last_message = time.monotonic()
         data = os.read(worker.output.fileno(), 1 << 16)
         if data:
-            self.output.add(None if self.together else worker.ranks[0], data)
+            self.output.add(worker.ranks[0] if len(worker.ranks) == 1 else None, data)
         else:
             del self.sources[worker.output]
 
-    def _died(self, worker: Worker) -> None:
+    def _see_the_end(self, worker: Worker) -> None:
+        """A process has ended, maybe before its ranks had said how."""
         del self.sources[worker.process.sentinel]
         worker.process.join(1)
         while worker.messages in self.sources and worker.messages.poll():
@@ -190,26 +223,18 @@ class Supervisor:
         if heard_of.issuperset(worker.ranks):
             return
 
-        if len(worker.ranks) == 1:
-            [rank] = worker.ranks
-            who = self.who(rank)
-        else:
-            rank = None
-            who = f"the process of the {self.run.units}"
+        while worker.output in self.sources and worker.output.poll():
+            self._read(worker)
         exitcode = worker.process.exitcode
         assert exitcode is not None, "its sentinel said that it has ended"
-        cause, said = died(who, exitcode)
-        self.failures.append(Failure(0.0, rank, cause, said, [], ""))
-
-    # What is said of them.
-
-    def who(self, rank: int) -> str:
-        return f"{self.run.unit} {rank} of {self.run.ranks}"
+        rank = worker.ranks[0] if len(worker.ranks) == 1 else None
+        stack = os.pread(worker.last_words.descriptor, 1 << 20, 0).decode(errors="replace")
+        self.failures.append(died(rank, exitcode, stack, self.output.text(rank)))
 
     def _failed(self) -> RankError:
-        end = time.monotonic() + NEWS
+        end = time.monotonic() + SETTLE_SECONDS
         while (left := end - time.monotonic()) > 0:
-            self._hear(left)
+            self._poll(left)
         first = min(self.failures, key=lambda failure: failure.time)
         stacks: Stacks = {}
         if not first.traceback:
@@ -222,31 +247,44 @@ class Supervisor:
 
     # The end.
 
-    def _join(self) -> None:
-        end = time.monotonic() + GRACE
-        for worker in self.workers:
-            worker.process.join(max(0.0, end - time.monotonic()))
-
     def end(self) -> None:
         """End every process, ranks' children included, and close everything; once is enough."""
         for worker in self.workers:
-            worker.messages.close()  # who has returned then ends by itself
-        if len(self.done) == self.run.ranks:
-            self._join()
+            worker.messages.close()  # who has returned or raised then ends by itself
+        ended = self.done | {failure.rank for failure in self.failures}
+        strays: list[psutil.Process] = []
+        if len(self.done) < self.run.ranks:
+            strays = self._strays()
+        self._join([worker for worker in self.workers if ended.issuperset(worker.ranks)])
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for worker in self.workers:
-                group = worker.process.pid
-                assert group, "0 would be the notebook's own group"
-                try:
-                    os.killpg(group, number)
-                except (ProcessLookupError, PermissionError):  # no group yet, or nobody left in it
-                    if worker.process.is_alive():
-                        worker.process.kill()
-            self._join()
+            groups = [worker for worker in self.workers if _signal_group(worker, number)]
+            if not groups:
+                break
+            self._join(groups)
+        for process in strays:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         for worker in self.workers:
             worker.output.close()
         self.workers = []
         self.sources = {}
+
+    def _join(self, workers: list[Worker]) -> None:
+        """Wait for the end of these processes and all in their groups, but not for long."""
+        end = time.monotonic() + TERMINATE_SECONDS
+        for worker in workers:
+            worker.process.join(max(0.0, end - time.monotonic()))
+        while time.monotonic() < end and any(_signal_group(worker, 0) for worker in workers):
+            time.sleep(0.005)
+
+    def _strays(self) -> list[psutil.Process]:
+        """What the ranks have started outside of their own groups."""
+        strays: list[psutil.Process] = []
+        for worker in self.workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                children = psutil.Process(worker.process.pid).children(recursive=True)
+                strays += [one for one in children if _group_of(one.pid) != worker.process.pid]
+        return strays
 
     def _finish(self, seconds: float) -> None:
         """Complete the run and its plot."""
@@ -256,6 +294,25 @@ class Supervisor:
         self.run.metrics.sort(key=lambda record: record["time"])
         if self.live is not None:
             self.live.close()
+
+
+def _signal_group(worker: Worker, number: int) -> bool:
+    """Send a signal to all in the process's group, 0 only to ask; whether anybody is there."""
+    group = worker.process.pid
+    assert group, "0 would be the notebook's own group"
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):  # no group yet, or nobody left in it
+        if worker.process.is_alive() and number:
+            worker.process.kill()
+        return worker.process.is_alive()
+    return True
+
+
+def _group_of(pid: int) -> int | None:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getpgid(pid)
+    return None
 
 
 @contextlib.contextmanager

@@ -13,41 +13,50 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TextIO
 
-from ..ranks.rank import enter, leave, run, take_over
-from ..ranks.wire import Session, Task, begin, current
+from ..ranks import program, state
+from ..ranks.rank import run
+from ..ranks.values import File
+from ..ranks.wire import Printed, Session, Task, current, set_session
+from .debug import wait_for_device
 
 SPMD, REPLICAS = "SPMD", "one replica a core"  # `Task.backend`
 
 # What every core gets, the connection that all share, and its lock. Kept here, not passed on:
 # processes of `torch_xla.launch` inherit it, and a connection cannot be pickled.
-_shared: tuple[Task, Connection, Any]
+_shared: tuple[Task, File | None, Connection, Any]
 
 
-def main(ranks: list[int], connection: Connection, output: Connection, task: bytes) -> None:
+def main(
+    ranks: list[int],
+    connection: Connection,
+    output: Connection,
+    last_words: File,
+    task: bytes,
+    file: File | None,
+) -> None:
     """Run all cores; what XLA prints, which knows no cores, goes to `output`. Never returns."""
-    enter(output)
+    program.begin(output, last_words.descriptor)
     imported = dict(os.environ)  # torch_xla, imported by the server, left its own settings here
     todo: Task = pickle.loads(task)
-    take_over(todo)
-    os.environ.update(imported | todo.env)
-    import torch
+    state.restore(todo.state, todo.threads)
+    for name, value in imported.items():
+        os.environ.setdefault(name, value)
     import torch_xla.runtime as xr
 
-    torch.set_num_threads(todo.threads)
-    share(todo, connection)
+    share(todo, file, connection)
     if todo.backend == SPMD:
-        _one(0, xr.use_spmd)
+        _run_core(0, xr.use_spmd)
     elif os.environ["PJRT_DEVICE"] == "TPU":
         chips()  # a process each
     else:
         _threads()
-    leave(connection)
+    program.leave(connection)
 
 
-def share(task: Task, connection: Connection) -> None:
+def share(task: Task, file: File | None, connection: Connection) -> None:
     """Give all cores this, be they threads or processes."""
     global _shared
-    _shared = task, connection, mp.get_context("fork").Lock()
+    _shared = task, file, connection, mp.get_context("fork").Lock()
     sys.stdout = _ByCore(sys.stdout)
     sys.stderr = _ByCore(sys.stderr)
 
@@ -55,7 +64,7 @@ def share(task: Task, connection: Connection) -> None:
 def chips() -> None:
     import torch_xla
 
-    torch_xla.launch(_one, start_method="fork")
+    torch_xla.launch(_run_core, start_method="fork")
 
 
 def _threads() -> None:
@@ -73,7 +82,7 @@ def _threads() -> None:
     replicas.install()
 
     def one() -> None:
-        _one(xr.global_ordinal(), replicas.prepare)
+        _run_core(xr.global_ordinal(), replicas.prepare)
 
     pjrt._run_thread_per_device(0, 1, one, initialize)
 
@@ -85,11 +94,12 @@ def start_autograd() -> None:
     torch.ones((), requires_grad=True).backward()
 
 
-def _one(core: int, prepare: Callable[[], None] = lambda: None) -> None:
-    task, connection, lock = _shared
-    session = Session(core, connection, task.began, lock)
-    begin(session, whole_process=False)
-    run(session, task, prepare)
+def _run_core(core: int, prepare: Callable[[], None] = lambda: None) -> None:
+    task, file, connection, lock = _shared
+    session = Session(core, connection, task.started, lock)
+    set_session(session, whole_process=False)
+    # Only when its device has finished has a function come to its end.
+    run(session, task.call, file, prepare, finish=wait_for_device)
 
 
 class _ByCore:
@@ -105,7 +115,7 @@ class _ByCore:
         session = current()
         if session is None:
             return self.rest.write(text)
-        session.send("output", text.encode(errors="replace"))
+        session.send(Printed(text.encode(errors="replace")))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

@@ -31,13 +31,9 @@ class Counters(NamedTuple):
 
 def counters() -> Counters:
     """The counts since this process began, once this thread's device has finished its work."""
-    from torch_xla import _XLAC
     from torch_xla.debug import metrics
 
-    # A run is counted when it ends, which `sync` does not wait for.
-    if _XLAC._xla_runtime_is_initialized():
-        mine = _XLAC._xla_real_devices([_XLAC._xla_get_default_device()])
-        _XLAC._xla_wait_device_ops([] if mine == ["SPMD:0"] else mine)  # [] is all of them
+    wait_for_device()  # a run is counted when it ends, which `sync` does not wait for
 
     def times(name: str) -> int:
         return (metrics.metric_data(name) or (0,))[0]
@@ -48,6 +44,15 @@ def counters() -> Counters:
         uploads=times("TransferToDeviceTime"),
         downloads=times("TransferFromDeviceTime"),
     )
+
+
+def wait_for_device() -> None:
+    """Until this thread's device has done what it was given."""
+    from torch_xla import _XLAC
+
+    if _XLAC._xla_runtime_is_initialized():
+        mine = _XLAC._xla_real_devices([_XLAC._xla_get_default_device()])
+        _XLAC._xla_wait_device_ops([] if mine == ["SPMD:0"] else mine)  # [] is all of them
 
 
 def sharding(tensors: Mapping[str, Tensor]) -> list[list[Part]]:

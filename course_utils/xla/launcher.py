@@ -4,6 +4,7 @@ What a real TPU needs was written from torch_xla's sources; nobody has run the c
 """
 
 import os
+import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -12,9 +13,12 @@ from .. import tpus
 from ..errors import CourseError
 from ..machine import usable_cores
 from ..pictures.live import LivePlot
-from ..ranks.launcher import check_call, make_task
+from ..ranks import state
+from ..ranks.call import checked
+from ..ranks.launcher import check_live, pack_call
 from ..ranks.run import Run
 from ..ranks.supervisor import Supervisor
+from ..ranks.wire import Task
 from . import core
 
 VIRTUAL_CORES = 8  # as many as a v5e-8, v6e-8 or v3-8 has
@@ -49,6 +53,7 @@ def setup(device: str | None = None) -> None:
     print(f"{installed}: {where}.")
 
 
+@checked
 def launch(
     function: Callable,
     *args: Any,
@@ -74,7 +79,8 @@ def launch(
     The rest, what is returned (tensors on the CPU, one result with `spmd`) and the errors are those
     of `launch`.
     """
-    check_call(function, live)
+    started = time.perf_counter()
+    check_live(live)
     _versions()
     real = _choose_device() == "TPU"
     there = _tpu_cores() if real else VIRTUAL_CORES
@@ -91,14 +97,16 @@ def launch(
     env = {"COURSE_DEVICE": "xla"}
     if not real:
         env |= _virtual(cores)
-    task = make_task(
-        (function, args, kwargs),
-        env,
+    parcel, file = pack_call(function, args, kwargs)
+    task = Task(
+        call=parcel,
+        state=state.read(env),
         ranks=cores,
         device="xla",
         backend=core.SPMD if spmd else core.REPLICAS,
         threads=max(1, int(usable_cores())),
         timeout=None,
+        started=started,
     )
 
     where = "a TPU" if real else "XLA's CPU client"
@@ -106,17 +114,9 @@ def launch(
         run = Run(1, f"{cores} devices of {where}", task.backend, [None], unit="program")
     else:
         run = Run(cores, where, task.backend, [None] * cores, unit="core")
-    return Cores(run, live=live, show=show).supervise(task, time_limit)
-
-
-class Cores(Supervisor):
-    """All cores of one launch, which share a process; with SPMD one program that has them all."""
-
-    main = staticmethod(core.main)
-    together = True
-
-    def who(self, rank: int) -> str:
-        return "the SPMD program" if self.run.unit == "program" else super().who(rank)
+    everyone = [*range(run.ranks)]
+    supervisor = Supervisor(run, core.main, [everyone], live=live, show=show)
+    return supervisor.supervise(task, file, time_limit)
 
 
 def tolerance(fine: float = 1e-5) -> float:

@@ -122,26 +122,32 @@ for device in ("cpu", torch_xla.device()):
     assert weight.grad.tolist() == [3, 3]
 """
 CHIPS = """
-import multiprocessing as mp, os, pickle
+import multiprocessing as mp, os
 from course_utils.xla import core
-from course_utils.ranks.wire import Task, dumps
+from course_utils.ranks.launcher import pack_call
+from course_utils.ranks.values import unpack
+from course_utils.ranks.wire import Task
 def work():
     import torch_xla.runtime as xr
     print("hello")
     return xr.global_ordinal(), xr.world_size(), os.getpid()
 os.environ |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
 ours, theirs = mp.Pipe()
-core.share(Task(dumps((work, (), {}), ""), {}, {}, ".", "xla", core.REPLICAS, 1, None, 0.0), theirs)
+parcel, _ = pack_call(work, (), {})
+task = Task(call=parcel, state=b"", ranks=1, device="xla", backend=core.REPLICAS, threads=1,
+            timeout=None, started=0.0)
+core.share(task, None, theirs)
 core.chips()
-kinds = {}
+messages = {}
 while ours.poll(1):
-    rank, kind, *values = ours.recv()
+    rank, message = ours.recv()
     assert rank == 0
-    kinds.setdefault(kind, []).extend(values)
-result = pickle.loads(kinds["result"][0])
-assert result[:2] == (0, 1), kinds
+    messages.setdefault(type(message).__name__, []).append(message)
+[returned] = messages["Returned"]
+result = unpack(returned.parcel, None)
+assert result[:2] == (0, 1), messages
 assert result[2] != os.getpid(), "torch_xla.launch starts processes"
-assert b"".join(kinds["output"]) == b"hello\\n"
+assert b"".join(printed.data for printed in messages["Printed"]) == b"hello\\n"
 """
 
 

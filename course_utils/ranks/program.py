@@ -1,0 +1,132 @@
+"""Makes a process that was forked from the server a Python program of its own, and ends it as one.
+
+Its children end with it, it prints to the notebook, and like any program it joins its threads, runs
+its exit handlers and writes its files before it is done.
+"""
+
+import atexit
+import builtins
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import io
+import logging
+import multiprocessing as mp
+import multiprocessing.util
+import os
+import signal
+import sys
+import threading
+import types
+import weakref
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+from ..errors import Frame
+
+# What Python itself does at its exit: removes temporary folders, joins processes, flushes logs.
+PYTHONS_OWN = (
+    weakref.finalize._exitfunc,  # ty: ignore[missing-attribute]
+    multiprocessing.util._exit_function,  # ty: ignore[missing-attribute]
+    logging.shutdown,
+)
+CHILDREN = Path("/proc/self/task")
+RETURN_IT = "(a rank has no page to show a figure on: return it, and the notebook shows it)"
+
+
+def begin(output: Connection, last_words: int) -> None:
+    """Forget the server's program.
+
+    Args:
+        output: where what is printed goes.
+        last_words: a file, for where the process is when it crashes.
+    """
+    # A session of its own, as torchrun's workers have: its children end with it, and Linux shares
+    # the CPU between sessions first.
+    os.setsid()
+    _die_with_the_server()
+
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    output.close()
+    sys.stdin = NoKeyboard()
+    vars(sys)["breakpointhook"] = NoKeyboard().readline
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (until the process ends)
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    vars(builtins)["display"] = display
+    faulthandler.enable(last_words)
+
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    logging.root.handlers.clear()
+    # What the server's libraries registered takes longer than a launch, and is about the server.
+    atexit._clear()
+    weakref.finalize._registry.clear()  # ty: ignore[missing-attribute]
+    for handler in PYTHONS_OWN:
+        atexit.register(handler)
+    # DataLoader workers then get a Dataset that a cell defined.
+    mp.set_start_method("fork", force=True)
+
+
+def end() -> None:
+    """What Python does at its end, but for its finalization, in which torch's threads may hang."""
+    threading._shutdown()  # ty: ignore[missing-attribute]  # joins threads that are no daemons
+    atexit._run_exitfuncs()
+    # No collection before: in a cycle that is garbage a buffer may be closed before its text.
+    for file in gc.get_objects():
+        if isinstance(file, io.TextIOWrapper | io.BufferedWriter):
+            with contextlib.suppress(OSError, ValueError):  # it is closed, or only read
+                file.flush()
+
+
+def is_end(frame: Frame) -> bool:
+    """Whether this is where a rank that has returned waits for what `end` waits for."""
+    return frame[0] == __file__ and frame[2] == "end"
+
+
+def leave(connection: Connection) -> NoReturn:
+    """Keep the sockets open until the notebook lets go, so that peers see no errors; then end."""
+    with contextlib.suppress(EOFError, OSError):
+        connection.recv()
+    if sys.platform != "linux" or any(task.read_text() for task in CHILDREN.glob("*/children")):
+        for child in psutil.Process().children(recursive=True):
+            # Those of this session are ended by the notebook, in time to clean up after themselves.
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getsid(child.pid) != os.getpid():
+                    child.kill()
+    os._exit(0)
+
+
+class NoKeyboard(io.TextIOBase):
+    """What a rank reads from: nobody types there."""
+
+    def readline(self, *_: Any) -> NoReturn:
+        raise RuntimeError(
+            "a rank has no keyboard for input() and breakpoint(): print what you want to see, or "
+            "run the function itself in the notebook"
+        )
+
+    read = readline
+
+
+def display(*values: Any, **_: Any) -> None:
+    """IPython's `display` in a rank: the text of each value."""
+    for value in values:
+        is_figure = type(value).__module__.startswith("matplotlib.")
+        print(value, RETURN_IT) if is_figure else print(value)
+
+
+def _die_with_the_server() -> None:
+    """The server ends when the kernel does; so must a rank that is stuck holding the GIL."""
+    from multiprocessing import forkserver
+
+    server: Any = forkserver._forkserver
+    # Inherited: the server would stay while a rank holds it.
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # 1: PR_SET_PDEATHSIG

@@ -1,0 +1,177 @@
+"""What a rank has of the notebook's process beside the function: each as (read it, set it).
+
+What is not here a rank does not have: random seeds, attributes set on modules, open files. What a
+rank changes stays in it.
+"""
+
+import linecache
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from ..errors import CourseError
+
+INLINE = "module://matplotlib_inline"  # how IPython's backend begins, which needs a page
+# Loggers that libraries set up in each process, and warnings of the notebook's shell.
+LIBRARIES = ("torch", "c10d-", "strobelight", "tornado", "traitlets", "IPKernelApp", "asyncio")
+SHELL = ("IPython", "ipykernel")
+
+Logger = tuple[str, int, bool, bool, list[tuple]]
+Precision = tuple[Any, str, bool, bool]
+
+
+def read(env: dict[str, str]) -> bytes:
+    """The state of this process and, in its environment, `env`."""
+    settings = {name: get() for name, (get, _) in STATE.items()}
+    settings["environment"] |= env
+    return cloudpickle.dumps(settings)
+
+
+def restore(state: bytes, threads: int, **env: str) -> None:
+    """Set it in this process, and read again what torch reads when it is imported.
+
+    Args:
+        threads: for torch's operations, unless OMP_NUM_THREADS says how many.
+    """
+    import torch
+    import torch.distributed as dist
+
+    settings = cloudpickle.loads(state)
+    settings["environment"] |= env
+    for name, value in settings.items():
+        STATE[name][1](value)
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", threads)))
+    dist.set_debug_level_from_env()
+    if "TORCH_LOGS" in os.environ:
+        torch._logging._init_logs()
+    # A fork has the server's random state; unseeded ranks are to differ, as under torchrun.
+    torch.default_generator.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
+def _set_environment(env: dict[str, str]) -> None:
+    if env.get("MPLBACKEND", "").startswith(INLINE):
+        env["MPLBACKEND"] = "module://course_utils.ranks.figures"
+    os.environ.clear()
+    os.environ.update(env)
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise CourseError(
+            "the folder that this notebook works in is gone (deleted or renamed), and ranks start "
+            "there: os.chdir(…) to one that exists, or open the notebook from its new place"
+        ) from None
+
+
+def _cells() -> dict[str, tuple]:
+    """The notebook's cells, for tracebacks, without the hook by which IPython keeps them fresh."""
+    return {
+        name: entry
+        for name, entry in linecache.cache.items()
+        if len(entry) == 4 and entry[1] is None
+    }
+
+
+def _loggers() -> list[Logger]:
+    """Those that were set up here, as (name, level, …, handlers)."""
+    found: list[Logger] = []
+    for name, logger in {"": logging.root, **logging.root.manager.loggerDict}.items():
+        if name.startswith(LIBRARIES) or not isinstance(logger, logging.Logger):
+            continue
+        handlers = [one for one in logger.handlers if not isinstance(one, logging.NullHandler)]
+        if handlers or logger.level or logger.disabled or not logger.propagate:
+            parts = [*map(_parts_of, handlers)]
+            found.append((name, logger.level, logger.propagate, logger.disabled, parts))
+    return found
+
+
+def _parts_of(handler: logging.Handler) -> tuple[type, dict[str, Any], str]:
+    """What `_handler` makes another one from; of one that cannot be sent, one that prints."""
+    attributes = {
+        name: value for name, value in vars(handler).items() if name not in ("lock", "stream")
+    }
+    if "mode" in attributes:
+        attributes["mode"] = "a"  # the notebook goes on writing to this file
+    stream = str(getattr(getattr(handler, "stream", None), "name", ""))
+    try:
+        cloudpickle.dumps((type(handler), attributes))
+    except Exception:  # a handler may hold anything
+        plain = logging.StreamHandler()
+        plain.setLevel(handler.level)
+        if handler.formatter is not None:
+            plain.setFormatter(logging.Formatter(handler.formatter._fmt, handler.formatter.datefmt))
+        return _parts_of(plain)
+    return type(handler), attributes, "stdout" if "stdout" in stream else "stderr"
+
+
+def _handler(kind: Any, attributes: dict[str, Any], stream: str) -> logging.Handler:
+    handler = kind.__new__(kind)
+    vars(handler).update(attributes)
+    handler.createLock()
+    if isinstance(handler, logging.FileHandler):
+        vars(handler)["stream"] = None  # opened at the first record
+    elif isinstance(handler, logging.StreamHandler):
+        handler.stream = getattr(sys, stream)
+    logging._addHandlerRef(handler)  # ty: ignore[missing-attribute]
+    return handler
+
+
+def _set_loggers(loggers: list[Logger]) -> None:
+    for name, level, propagate, disabled, handlers in loggers:
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        logger.propagate, logger.disabled = propagate, disabled
+        logger.handlers[:] = [_handler(*parts) for parts in handlers]
+
+
+def _filters() -> list[tuple]:
+    return [one for one in warnings.filters if not one[2].__module__.startswith(SHELL)]
+
+
+def _set_filters(filters: list[tuple]) -> None:
+    warnings.resetwarnings()
+    warnings.filters[:] = filters  # ty: ignore[invalid-assignment]
+
+
+def _precision() -> Precision:
+    import torch
+
+    with warnings.catch_warnings(action="ignore"):  # torch 2.9 has another name for it, too
+        matmul = torch.get_float32_matmul_precision()
+    return (
+        torch.get_default_dtype(),
+        matmul,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+def _set_precision(precision: Precision) -> None:
+    import torch
+
+    dtype, matmul, deterministic, warn_only = precision
+    torch.set_default_dtype(dtype)
+    with warnings.catch_warnings(action="ignore"):
+        torch.set_float32_matmul_precision(matmul)
+    if deterministic:
+        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+
+
+STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "environment": (lambda: dict(os.environ), _set_environment),
+    "folder": (_folder, os.chdir),
+    "cells": (_cells, linecache.cache.update),
+    "loggers": (_loggers, _set_loggers),
+    "warnings": (_filters, _set_filters),
+    "precision": (_precision, _set_precision),
+}

@@ -1,0 +1,397 @@
+"""Values that travel between the notebook and its ranks, each once.
+
+Functions and classes of cells go by value. The numbers of tensors and arrays lie beside the pickle;
+a megabyte or more lies in a file without a name, which the other side maps instead of copying.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import functools
+import importlib
+import io
+import mmap
+import os
+import pickle
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import reduction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cloudpickle
+
+from ..errors import CourseError
+from ..machine import usable_memory
+from ..style import size
+from .unpicklable import way_to
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LARGE = 1 << 20  # bytes; less is copied, because a mapped tensor cannot be resized
+ALIGN = 64  # bytes
+
+Part = tuple[int, int]  # of a file or of bytes: where it begins, and where it ends
+
+
+class CannotBeSent(CourseError):
+    """A function or a value that no other process can get; `why`, in words."""
+
+    def __init__(self, refusal: str, why: str) -> None:
+        super().__init__(f"{refusal}: {why}")
+        self.why = why
+
+
+class File:
+    """A file without a name; among the arguments of a new process, it is open there, too."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    @classmethod
+    def new(cls) -> File:
+        if hasattr(os, "memfd_create"):
+            with suppress(OSError):  # where a container forbids it
+                return cls(os.memfd_create("values"))
+        with tempfile.TemporaryFile() as file:
+            return cls(os.dup(file.fileno()))
+
+    def __reduce__(self) -> tuple[Callable, tuple]:
+        return _inherited, (reduction.DupFd(self.descriptor),)
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def _inherited(duplicate: Any) -> File:
+    return File(duplicate.detach())
+
+
+class Parcel(NamedTuple):
+    """A pickle and what lies beside it, all in `data` or, if that is None, in a file.
+
+    `parts` begin with the pickle and its buffers; `storages` tells which parts hold the bytes of
+    each storage, as (first byte in it, number of the part, whether it is one packed tensor).
+    """
+
+    data: bytes | None
+    parts: list[Part]
+    buffers: int
+    storages: list[list[tuple[int, int, bool]]]
+
+
+def pack(
+    value: object, refusal: str, names: dict[str, Any], *, call: bool = False
+) -> tuple[Parcel, File | None]:
+    """Write `value`, with what cells define; the file is None where there is little to write.
+
+    Args:
+        refusal: what the message begins with if it cannot be sent.
+        names: the parts of the value as that message calls them.
+        call: a function that goes to a rank, where `__main__` is to have what cells define.
+
+    Raises:
+        CannotBeSent
+    """
+    pickler = Pickler(call=call)
+    try:
+        pickler.dump(value)
+    except Exception as error:
+        raise CannotBeSent(refusal, way_to(names, _pickles) or str(error)) from None
+
+    chunks = [pickler.text.getbuffer(), *pickler.buffers]
+    storages = []
+    for storage in pickler.storages.values():
+        pieces = storage.pieces()
+        storages.append(
+            [(begin, len(chunks) + i, packed) for i, (begin, packed, _) in enumerate(pieces)]
+        )
+        chunks += [data for _, _, data in pieces]
+
+    parts, end = [], 0
+    for chunk in chunks:
+        begin = -(-end // ALIGN) * ALIGN
+        end = begin + chunk.nbytes
+        parts.append((begin, end))
+    if end < LARGE:
+        joined = bytearray(end)
+        for (begin, stop), chunk in zip(parts, chunks, strict=True):
+            joined[begin:stop] = chunk
+        return Parcel(bytes(joined), parts, len(pickler.buffers), storages), None
+    try:
+        file = _written(chunks, parts)
+    except OSError as error:
+        raise CannotBeSent(
+            refusal, f"{size(end)} could not be written ({error.strerror})"
+        ) from None
+    except MemoryError as error:
+        raise CannotBeSent(refusal, str(error)) from None
+    return Parcel(None, parts, len(pickler.buffers), storages), file
+
+
+def _pickles(value: object) -> bool:
+    try:
+        Pickler().dump(value)
+    except Exception:
+        return False
+    return True
+
+
+def _written(chunks: list[memoryview], parts: list[Part]) -> File:
+    """A file with these chunks at their places.
+
+    Raises MemoryError, in words, where there is no room: a container would end whoever writes.
+    """
+    needed, free = parts[-1][1], usable_memory()[1]
+    if needed > free:
+        raise MemoryError(
+            f"it takes {size(needed)}, and {size(free)} of memory is free. Send what it is made "
+            "from, such as the name of a file"
+        )
+    file = File.new()
+    for (begin, _), chunk in zip(parts, chunks, strict=True):
+        written = 0
+        while written < chunk.nbytes:
+            written += os.pwrite(file.descriptor, chunk[written:], begin + written)
+    return file
+
+
+def unpack(parcel: Parcel, file: File | None, *, access: int = mmap.ACCESS_COPY) -> Any:
+    """The value; what is written to it stays in this process.
+
+    Large tensors and arrays of one parcel share a mapping, which is freed when the last one is.
+
+    Args:
+        access: ACCESS_WRITE where nobody else will read the file, which saves a copy.
+    """
+    if parcel.data is None:
+        assert file is not None, "what is not in the parcel lies in its file"
+        data = memoryview(mmap.mmap(file.descriptor, 0, access=access))
+    else:
+        data = memoryview(parcel.data)
+    parts = [data[begin:end] for begin, end in parcel.parts]
+    pickled, *buffers = parts[: 1 + parcel.buffers]
+    _opening.storages = [
+        [(begin, _mapped(parts[number]), packed) for begin, number, packed in pieces]
+        for pieces in parcel.storages
+    ]
+    try:
+        return pickle.loads(pickled, buffers=buffers)
+    finally:
+        del _opening.storages
+
+
+_opening = threading.local()  # the storages of the parcel that this thread opens
+
+
+def _mapped(data: memoryview) -> Tensor:
+    """A tensor of these bytes; of few bytes a copy, which can be resized."""
+    import torch
+
+    if len(data) >= LARGE:
+        return torch.frombuffer(data, dtype=torch.uint8)
+    copy = torch.empty(len(data), dtype=torch.uint8, device="cpu")
+    _memory(copy)[:] = data
+    return copy
+
+
+def _memory(tensor: Tensor) -> memoryview:
+    """The bytes of its storage, which stays as it is: after `numpy()` it could not be resized."""
+    storage = tensor.untyped_storage()
+    count = storage.nbytes()
+    if not count:
+        return memoryview(bytearray())
+    return memoryview((ctypes.c_ubyte * count).from_address(storage.data_ptr())).cast("B")
+
+
+class Main(dict):
+    """Stands for the notebook's namespace in a pickle: functions get that of their rank."""
+
+    def __reduce__(self) -> tuple[Callable, tuple]:
+        return _namespace, ()
+
+
+def _namespace() -> dict[str, Any]:
+    """This rank's `__main__`; a virtual core, a thread beside others, has one of its own."""
+    if threading.current_thread() is threading.main_thread():
+        return vars(sys.modules["__main__"])
+    return {"__name__": "__main__"}
+
+
+def _of_main(name: str, make: Callable, arguments: tuple) -> Any:
+    """What a cell defines, where whoever pickles it by its name will look it up."""
+    made = make(*arguments)
+    setattr(sys.modules["__main__"], name, made)
+    return made
+
+
+def _cached(function: Callable, parameters: dict[str, Any]) -> Callable:
+    return functools.lru_cache(**parameters)(function)
+
+
+class Pickler(cloudpickle.CloudPickler):
+    """As cloudpickle's, with tensors beside the pickle, in `storages`, and large `buffers`.
+
+    Tensors on an XLA device arrive on the CPU: in another process that device is another one, or
+    taken. Of DDP its module arrives, because no group is left for it.
+    """
+
+    def __init__(self, *, call: bool = False) -> None:
+        self.text = io.BytesIO()
+        self.buffers: list[memoryview] = []
+        self.storages: dict[int, Storage] = {}
+        self.main = vars(sys.modules["__main__"]) if call else {}
+        super().__init__(self.text, protocol=5, buffer_callback=self._stays)
+        if call:
+            self.globals_ref[id(self.main)] = Main()
+
+    def _stays(self, buffer: pickle.PickleBuffer) -> bool:
+        """Whether the buffer is to lie in the pickle."""
+        data = buffer.raw()
+        if data.nbytes >= LARGE:
+            self.buffers.append(data)
+        return data.nbytes < LARGE
+
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch and isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if torch and isinstance(value, torch.nn.parallel.DistributedDataParallel):
+            return _itself, (value.module,)
+        if stand_in := _in_a_rank(value):
+            return stand_in
+        if isinstance(value, functools._lru_cache_wrapper) and _is_of_a_cell(value):
+            return _cached, (value.__wrapped__, value.cache_parameters())
+        # cloudpickle knows modules by their type, and torch.backends.cudnn has a type of its own.
+        if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
+            return importlib.import_module, (value.__name__,)
+
+        reduced = super().reducer_override(value)
+        named = isinstance(value, types.FunctionType | type)
+        if named and self.main.get(value.__name__) is value and reduced is not NotImplemented:
+            make, arguments, *rest = reduced
+            return _of_main, (value.__name__, make, arguments), *rest
+        return reduced
+
+    def _tensor(self, tensor: Tensor) -> Any:
+        import torch
+
+        kind = type(tensor)
+        if kind.__name__ == "DTensor":
+            raise TypeError("a DTensor is a part of a tensor")
+        values = tensor.detach()
+        if values.device.type == "xla":
+            values = values.cpu()
+        plain = (
+            kind in (torch.Tensor, torch.nn.Parameter)
+            and values.device.type == "cpu"
+            and values.layout is torch.strided
+            and not (values.is_quantized or values.is_conj() or values.is_neg())
+            and not tensor._backward_hooks
+        )
+        if not plain:
+            return NotImplemented
+        address = values.untyped_storage()._cdata  # of what C++ knows as the storage
+        if address not in self.storages:
+            self.storages[address] = Storage(len(self.storages), values)
+        storage = self.storages[address]
+        storage.add(values)
+        layout = values.dtype, values.size(), values.stride(), values.storage_offset()
+        of_parameter = isinstance(tensor, torch.nn.Parameter)
+        made = _rebuilt, (storage.number, *layout, of_parameter, tensor.requires_grad)
+        return *made, vars(tensor) or None, None, None, _set_attributes
+
+
+def _in_a_rank(value: Any) -> tuple | None:
+    """What a rank has in place of IPython's own `exit` and `display`, which need its shell."""
+    kind = type(value)
+    if kind.__name__.endswith("ExitAutocall"):
+        return getattr, (sys, "exit")
+    if kind is types.FunctionType and value.__module__ == "IPython.core.display_functions":
+        return getattr, (builtins, value.__name__)
+    return None
+
+
+def _is_of_a_cell(value: Any) -> bool:
+    """Whether pickle's way to send it, its name, is of use in this process only."""
+    return value.__module__ == "__main__" or "<locals>" in value.__qualname__
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+class Storage:
+    """The bytes of a storage, and the tensors that are sent of it."""
+
+    def __init__(self, number: int, tensor: Tensor) -> None:
+        self.number = number
+        self.memory = _memory(tensor)
+        self.tensors: dict[tuple, tuple[Part, Tensor]] = {}  # by layout
+        self.packed: list[Tensor] = []
+
+    def add(self, tensor: Tensor) -> None:
+        layout = tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
+        begin = int(tensor.storage_offset()) * tensor.itemsize
+        steps = zip(tensor.size(), tensor.stride(), strict=True)
+        last = sum((count - 1) * stride for count, stride in steps)
+        end = begin + (last + 1) * tensor.itemsize if tensor.numel() else begin
+        self.tensors[layout] = (begin, end), tensor
+
+    def pieces(self) -> list[tuple[int, bool, memoryview]]:
+        """What is to be sent, as (first byte, whether it is one packed tensor, data).
+
+        All of the storage, or where tensors use less than half of it, what they use.
+        """
+        whole = self.memory
+        stretches = self._stretches()
+        if 2 * sum(end - begin for begin, end, _ in stretches) >= len(whole):
+            everything = [tensor for _, tensor in self.tensors.values()]
+            stretches = [(0, len(whole), everything)]
+        pieces: list[tuple[int, bool, memoryview]] = []
+        for begin, end, tensors in stretches:
+            first = tensors[0]
+            if len(tensors) == 1 and 2 * first.numel() * first.itemsize < end - begin:
+                self.packed.append(first.contiguous())  # a column of a matrix
+                pieces.append((begin, True, _memory(self.packed[-1])))
+            else:
+                begin -= begin % ALIGN
+                pieces.append((begin, False, whole[begin:end]))
+        return pieces
+
+    def _stretches(self) -> list[tuple[int, int, list[Tensor]]]:
+        """From the first to the last byte of tensors that overlap."""
+        stretches: list[tuple[int, int, list[Tensor]]] = []
+        for (begin, end), tensor in sorted(self.tensors.values(), key=lambda item: item[0]):
+            if stretches and begin < stretches[-1][1]:
+                first, last, before = stretches.pop()
+                stretches.append((first, max(last, end), [*before, tensor]))
+            else:
+                stretches.append((begin, end, [tensor]))
+        return stretches
+
+
+def _rebuilt(
+    number: int, dtype: Any, size: Any, stride: Any, offset: int, parameter: bool, grad: bool
+) -> Tensor:
+    import torch
+
+    pieces = _opening.storages[number]
+    begin, data, packed = next(
+        piece for piece in reversed(pieces) if piece[0] <= offset * dtype.itemsize
+    )
+    offset -= begin // dtype.itemsize
+    if packed:
+        offset, stride = 0, torch.empty(size, device="meta").stride()
+    tensor = torch.empty(0, dtype=dtype, device="cpu")
+    tensor.set_(data.untyped_storage(), offset, size, stride)
+    return torch.nn.Parameter(tensor, grad) if parameter else tensor.requires_grad_(grad)
+
+
+def _set_attributes(tensor: Tensor, attributes: dict[str, Any]) -> None:
+    vars(tensor).update(attributes)

@@ -1,0 +1,182 @@
+"""A rank is a Python program: it has a `__main__`, the notebook's settings, and an end."""
+
+import os
+
+import psutil
+import pytest
+
+from course_utils import RankError, launch
+from tests.kernel import gone, posix
+
+pytestmark = posix
+
+
+def test_what_a_cell_defines_is_found_by_its_name(kernel):
+    answer = kernel.works("""
+        import functools, multiprocessing as mp
+        from concurrent.futures import ProcessPoolExecutor
+        from dataclasses import dataclass
+        @dataclass
+        class Result:
+            loss: float
+        def square(x): return x * x
+        @functools.cache
+        def cached(x): return -x
+        def gather():
+            everyone = [None] * dist.get_world_size()
+            dist.all_gather_object(everyone, Result(dist.get_rank()))
+            return everyone
+        def send():
+            box = [Result(1.0)]
+            dist.broadcast_object_list(box, src=0)
+            return box
+        def save():
+            torch.save(Result(1.0), "result.pt")
+            return torch.load("result.pt", weights_only=False)
+        def pool(work, items):
+            with mp.Pool(2) as workers, ProcessPoolExecutor(2) as executor:
+                return workers.map(work, items), [*executor.map(cached, range(3))]
+        os.chdir(__import__("tempfile").mkdtemp())
+        def of(*call): return launch(*call, ranks=2).results[0]
+        print(of(gather), of(send), of(save), of(pool, square, [1, 2, 3]))
+        assert isinstance(of(gather)[1], Result)
+        value = 1
+        def change():
+            global value
+            value += 1
+            return lambda: value
+        [returned, _] = launch(change, ranks=2).results
+        assert (returned(), value) == (2, 1), "a rank's variables are not the notebook's"
+    """)
+    assert answer.text == (
+        "[Result(loss=0), Result(loss=1)] [Result(loss=1.0)] Result(loss=1.0) "
+        "([1, 4, 9], [0, -1, -2])\n"
+    )
+
+
+def test_the_notebooks_settings_hold_in_ranks(kernel):
+    answer = kernel.works("""
+        import logging, warnings
+        launch(rank_of, ranks=2)
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        log = logging.getLogger("train")
+        extra = logging.StreamHandler(sys.stdout)
+        extra.setFormatter(logging.Formatter("own %(message)s"))
+        log.addHandler(extra)
+        to_file = logging.FileHandler("train.log", mode="w")
+        log.addHandler(to_file)
+        log.info("here")
+        class Odd(logging.Handler):
+            lock_of_its_own = __import__("threading").Lock()
+            def __init__(self): super().__init__(); self.held = Odd.lock_of_its_own
+            def emit(self, record): pass
+        logging.getLogger("odd").addHandler(Odd())
+        warnings.filterwarnings("ignore", message="small")
+        torch.set_default_dtype(torch.float64)
+        torch.set_float32_matmul_precision("medium")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        os.environ |= {"TORCH_DISTRIBUTED_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
+        def settings():
+            log.info("epoch %d", 1)
+            logging.getLogger("odd").warning("odd")
+            warnings.warn("small")
+            return (str(torch.get_default_dtype()), torch.get_float32_matmul_precision(),
+                    torch.is_deterministic_algorithms_warn_only_enabled(),
+                    dist.get_debug_level().name, torch.get_num_threads())
+        run = launch(settings, ranks=2, show=False)
+        print(*run.results, sep="\\n")
+        print(run.output[0])
+        print(open("train.log").read())
+        os.remove("train.log")
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+        torch.use_deterministic_algorithms(False)
+        del os.environ["TORCH_DISTRIBUTED_DEBUG"], os.environ["OMP_NUM_THREADS"]
+        warnings.resetwarnings()
+        for logger in (logging.root, log, logging.getLogger("odd")): logger.handlers.clear()
+        logging.root.setLevel(logging.WARNING)
+    """)
+    assert answer.text.count("('torch.float64', 'medium', True, 'INFO', 1)") == 2
+    printed = answer.text.split("\n", 2)[2]
+    assert "own epoch 1" in printed
+    assert "INFO train: epoch 1" in printed
+    assert "odd" in printed, "of a handler that cannot be sent, the text is printed"
+    assert "small" not in printed
+    assert printed.endswith("here\nepoch 1\nepoch 1\n\n")
+
+
+END = """
+import atexit, sys, threading, time
+from course_utils import launch
+def work():
+    global log  # open until the end
+    log = open("log.csv", "w")
+    print("a row", file=log)
+    threading.Thread(target=lambda: (time.sleep(0.3), open("thread", "w").close())).start()
+    atexit.register(open, "handler", "w")
+    ENDS
+launch(work, ranks=1)
+"""
+
+
+@pytest.mark.parametrize("how", ["return", "sys.exit()", "sys.exit(0)", "raise ValueError"])
+def test_a_rank_ends_as_python_does(how, tmp_path, monkeypatch, kernel):
+    code = END.replace("ENDS", how)
+    answer = kernel.run(f"os.chdir({str(tmp_path)!r})\n{code}")
+    assert answer.error == ("RankError" if "raise" in how else None), answer.shown
+    assert sorted(os.listdir(tmp_path)) == ["handler", "log.csv", "thread"]
+    assert (tmp_path / "log.csv").read_text() == "a row\n"
+
+
+def test_who_waits_for_a_thread_of_its_own_is_named(kernel):
+    answer = kernel.run("""
+        import threading
+        def save(): time.sleep(600)
+        def train(): threading.Thread(target=save).start()
+        launch(train, ranks=2, time_limit=2)
+    """)
+    assert "ranks 0, 1 have returned, and threads are here:" in answer.shown
+    assert "in save\n      def save(): time.sleep(600)" in answer.shown
+
+
+def test_children_in_sessions_of_their_own_end_with_their_rank():
+    import subprocess
+    import sys
+
+    def leave(fails):
+        pid = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+        ).pid
+        if fails:
+            raise ValueError(pid)
+        return pid
+
+    [pid] = launch(leave, False, ranks=1).results
+    with pytest.raises(RankError) as caught:
+        launch(leave, True, ranks=1)
+    pids = [pid, int(str(caught.value).split("ValueError: ")[1].split()[0])]
+    assert not gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
+
+
+@pytest.mark.parametrize("call", ["input('name? ')", "breakpoint()"])
+def test_a_rank_has_no_keyboard(kernel, call):
+    answer = kernel.run(f"def train():\n    {call}\n\nlaunch(train, ranks=2)")
+    assert "raised RuntimeError: a rank has no keyboard" in answer.shown
+    assert "in train" in answer.shown
+
+
+def test_what_a_rank_displays_is_printed(kernel):
+    pytest.importorskip("matplotlib")
+    answer = kernel.works("""
+        from IPython.display import display as imported
+        import matplotlib.pyplot as plt
+        def train():
+            display({"loss": 1})
+            imported("text")
+            plt.plot([1, 2])
+            plt.show()
+            display(plt.gcf())
+        launch(train, ranks=1)
+    """)
+    assert "[rank 0] {'loss': 1}\n[rank 0] text\n" in answer.text
+    assert answer.text.count("return it, and the notebook shows it") == 2
