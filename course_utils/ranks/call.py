@@ -82,8 +82,8 @@ def check(
     if spawned and args:
         raise CourseError(
             f"{name} would get {reprlib.repr(args[0])} as {parameters[0]}, the same in every rank. "
-            f"{_recipe(name, parameters, cores)} If the {parameters[0]} is no rank, give it by "
-            f"name: {parameters[0]}=…"
+            f"{_recipe(name, parameters, cores)} If it is meant so, give it by name: "
+            f"{parameters[0]}=…"
         )
     try:
         signature.bind(*args, **kwargs)

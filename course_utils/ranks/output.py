@@ -165,13 +165,16 @@ class Status:
 
     def __init__(self) -> None:
         self._display = Display()
-        self._text = ""
+        self._text = self._wanted = ""  # shown, and to be shown
         self._due = -inf
         self._pause = FRAME_SECONDS
 
     def show(self, text: str) -> float:
         """Put this in place of what was shown, if a frame is due; seconds until the next one is."""
         now = time.monotonic()
+        if text and not self._wanted:  # it may be a part of a line of which the rest is on its way
+            self._due = max(self._due, now + FRAME_SECONDS)
+        self._wanted = text
         if text != self._text and shell() is not None:
             if now < self._due:
                 return self._due - now

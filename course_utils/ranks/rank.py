@@ -132,7 +132,8 @@ def watch(session: Session, thread: int) -> None:
             session.flush()
             if tick % STACK_EVERY == 0:
                 session.send(At(_where(thread), time.process_time()))
-        except OSError:
+        except OSError:  # the launch is over, and the notebook ends this process
+            wait([server.sentinel])
             break
     os.killpg(0, signal.SIGKILL)
 

@@ -36,6 +36,8 @@ from .whereabouts import Stacks, Whereabouts
 from .wire import At, Metrics, Printed, Raised, Returned, Spans, Task
 
 TERMINATE_SECONDS = 0.5  # between asking a process to end and killing it
+END_SECONDS = 2.0  # in which a process that has raised may end as Python does
+CLEANUP_SECONDS = 10.0  # the same for what removes the files of a process that was killed
 POLL_SECONDS = 1.0  # at most that the supervisor listens before it looks at its limits
 SETTLE_SECONDS = 0.1  # in which other ranks may be heard before the first cause is named
 
@@ -255,12 +257,13 @@ class Supervisor:
         strays: list[psutil.Process] = []
         if len(self.done) < self.run.ranks:
             strays = self._strays()
-        self._join([worker for worker in self.workers if ended.issuperset(worker.ranks)])
+        by_themselves = [worker for worker in self.workers if ended.issuperset(worker.ranks)]
+        self._join(by_themselves, END_SECONDS)
         for number in (signal.SIGTERM, signal.SIGKILL):
             groups = [worker for worker in self.workers if _signal_group(worker, number)]
             if not groups:
                 break
-            self._join(groups)
+            self._join(groups, TERMINATE_SECONDS)
         for process in strays:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -269,13 +272,21 @@ class Supervisor:
         self.workers = []
         self.sources = {}
 
-    def _join(self, workers: list[Worker]) -> None:
-        """Wait for the end of these processes and all in their groups, but not for long."""
-        end = time.monotonic() + TERMINATE_SECONDS
+    def _join(self, workers: list[Worker], seconds: float) -> None:
+        """Wait for the end of these processes and, if they end, of all in their groups."""
+        end = time.monotonic() + seconds
         for worker in workers:
             worker.process.join(max(0.0, end - time.monotonic()))
-        while time.monotonic() < end and any(_signal_group(worker, 0) for worker in workers):
-            time.sleep(0.005)
+        groups = [
+            worker.process.pid
+            for worker in workers
+            if not worker.process.is_alive() and _signal_group(worker, 0)
+        ]
+        while groups and (left := _members(groups)):
+            late = time.monotonic() - end
+            if late > (CLEANUP_SECONDS if any(map(_removes_files, left)) else 0.0):
+                break
+            time.sleep(0.02)
 
     def _strays(self) -> list[psutil.Process]:
         """What the ranks have started outside of their own groups."""
@@ -307,6 +318,22 @@ def _signal_group(worker: Worker, number: int) -> bool:
             worker.process.kill()
         return worker.process.is_alive()
     return True
+
+
+def _members(groups: list[int | None]) -> list[psutil.Process]:
+    """Who is left in these groups, but for those that have ended and were not waited for."""
+    return [
+        process
+        for process in psutil.process_iter()
+        if _group_of(process.pid) in groups and process.status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+def _removes_files(process: psutil.Process) -> bool:
+    """Whether it is a resource tracker, of `multiprocessing` or of joblib."""
+    with contextlib.suppress(psutil.Error):
+        return "resource_tracker" in " ".join(process.cmdline())
+    return False
 
 
 def _group_of(pid: int) -> int | None:

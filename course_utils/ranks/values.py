@@ -209,18 +209,21 @@ def _memory(tensor: Tensor) -> memoryview:
     return memoryview((ctypes.c_ubyte * count).from_address(storage.data_ptr())).cast("B")
 
 
-class Main(dict):
-    """Stands for the notebook's namespace in a pickle: functions get that of their rank."""
+class Namespace(dict):
+    """Stands for a module's namespace in a pickle: functions get that of their rank."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
 
     def __reduce__(self) -> tuple[Callable, tuple]:
-        return _namespace, ()
+        return _namespace, (self.module,)
 
 
-def _namespace() -> dict[str, Any]:
-    """This rank's `__main__`; a virtual core, a thread beside others, has one of its own."""
-    if threading.current_thread() is threading.main_thread():
-        return vars(sys.modules["__main__"])
-    return {"__name__": "__main__"}
+def _namespace(module: str) -> dict[str, Any]:
+    """That of this rank; a virtual core, a thread beside others, has a `__main__` of its own."""
+    if module == "__main__" and threading.current_thread() is not threading.main_thread():
+        return {"__name__": "__main__"}
+    return vars(importlib.import_module(module))
 
 
 def _of_main(name: str, make: Callable, arguments: tuple) -> Any:
@@ -248,7 +251,7 @@ class Pickler(cloudpickle.CloudPickler):
         self.main = vars(sys.modules["__main__"]) if call else {}
         super().__init__(self.text, protocol=5, buffer_callback=self._stays)
         if call:
-            self.globals_ref[id(self.main)] = Main()
+            self.globals_ref[id(self.main)] = Namespace("__main__")
 
     def _stays(self, buffer: pickle.PickleBuffer) -> bool:
         """Whether the buffer is to lie in the pickle."""
@@ -271,7 +274,12 @@ class Pickler(cloudpickle.CloudPickler):
         if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)
 
-        reduced = super().reducer_override(value)
+        if wrapper := _module_of_wrapper(value):
+            self.globals_ref.setdefault(id(value.__globals__), Namespace(wrapper))
+        reduced: Any = super().reducer_override(value)
+        if wrapper:
+            _, attributes = reduced[2]
+            attributes["__globals__"] = {}  # they are there, and may not be sent
         named = isinstance(value, types.FunctionType | type)
         if named and self.main.get(value.__name__) is value and reduced is not NotImplemented:
             make, arguments, *rest = reduced
@@ -305,6 +313,16 @@ class Pickler(cloudpickle.CloudPickler):
         of_parameter = isinstance(tensor, torch.nn.Parameter)
         made = _rebuilt, (storage.number, *layout, of_parameter, tensor.requires_grad)
         return *made, vars(tensor) or None, None, None, _set_attributes
+
+
+def _module_of_wrapper(value: Any) -> str | None:
+    """The library whose decorator has made this function around one of a cell."""
+    if not isinstance(value, types.FunctionType) or value.__module__ != "__main__":
+        return None
+    name = value.__globals__.get("__name__", "__main__")
+    module = sys.modules.get(name)
+    importable = getattr(module, "__spec__", None) and vars(module) is value.__globals__
+    return name if importable and name != "__main__" else None
 
 
 def _in_a_rank(value: Any) -> tuple | None:

@@ -39,7 +39,8 @@ class Activity(NamedTuple):
 RUNNING = Activity("is", "are")
 SILENT = Activity("does not answer", "do not answer")
 STARTING = Activity("is starting", "are starting")
-ENDING = Activity("has returned, and a thread of its own is", "have returned, and threads are")
+JOINING = Activity("has returned, and a thread of its own is", "have returned, and threads are")
+LEAVING = Activity("has returned, and runs exit handlers", "have returned, and run exit handlers")
 
 
 class RanksAt(NamedTuple):
@@ -122,7 +123,7 @@ def activity(frames: list[Frame]) -> Activity:
     if not frames:
         return SILENT
     if any(program.is_end(frame) for frame in frames):
-        return ENDING
+        return JOINING if own_frames(frames) else LEAVING
     if not own_frames(frames[::-1]) and any(name == "prepare" for _, _, name in frames):
         return STARTING  # the function has not been called yet
     public = [(file, name) for file, _, name in frames if not name.startswith(("_", "<"))]

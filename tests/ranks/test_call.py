@@ -52,7 +52,12 @@ RECIPE = r"launch\(lambda \*args: demo\(dist.get_rank\(\), dist.get_world_size\(
         (demo, (), {}, f"missing.*launch passes no rank: write {RECIPE}"),
         (demo, (2, 10), {}, f"demo would get 2 as rank, the same in every rank.*{RECIPE}"),
         (basic, (), {}, r"launch\(lambda: basic\(dist.get_rank\(\), dist.get_world_size\(\)\)\)"),
-        (indexed, (5,), {}, "indexed would get 5 as index.*If the index is no rank, .*index=…"),
+        (
+            indexed,
+            (5,),
+            {},
+            "indexed would get 5 as index.*If it is meant so, give it by name: index=…",
+        ),
         (worker, (2, None), {}, r"worker\(dist.get_rank\(\), dist.get_world_size\(\), \*args\)"),
         (train(1) or 3, (), {}, r"launch needs a function, and got 3.*launch\(train, 10\), not"),
     ],

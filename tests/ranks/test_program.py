@@ -54,6 +54,23 @@ def test_what_a_cell_defines_is_found_by_its_name(kernel):
     )
 
 
+def test_a_librarys_decorator_around_a_function_of_a_cell(kernel):
+    kernel.works("""
+        from torch.autograd.function import once_differentiable
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x): return 2 * x
+            @staticmethod
+            @once_differentiable
+            def backward(ctx, gradient): return 2 * gradient
+        def train():
+            x = torch.ones(1, requires_grad=True)
+            Double.apply(x).backward()
+            return x.grad.item()
+        assert launch(train, ranks=2).results == [2, 2]
+    """)
+
+
 def test_the_notebooks_settings_hold_in_ranks(kernel):
     answer = kernel.works("""
         import logging, warnings
