@@ -227,7 +227,7 @@ def draw(
     columns = len(panels) if len(panels) <= 3 else 2
     rows = math.ceil(len(panels) / columns)
     each = {1: 560, 3: 250}.get(len(panels), 376)  # px of a panel
-    right = 2 * RIGHT if named else RIGHT  # a name is longer than a number
+    right = 140 if named else RIGHT  # px; a name is longer than a number
     down = LINE if title else 0
     drawing = Drawing(columns * (each + GAP) - GAP, down + rows * (HEIGHT + GAP))
     drawing.texts.append((8, 14, title, "start", True))
