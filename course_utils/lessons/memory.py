@@ -16,6 +16,7 @@ from torch import Tensor, UntypedStorage, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.module_tracker import ModuleTracker
 
 
 def storage(tensor: Tensor) -> UntypedStorage:
@@ -30,11 +31,13 @@ def held(tensors: Iterable[Tensor]) -> int:
 
 
 def tensors(
-    parameters: Iterable[Tensor], optimizer: torch.optim.Optimizer
+    parameters: Iterable[Tensor], optimizer: torch.optim.Optimizer | None
 ) -> dict[str, list[Tensor]]:
     """These parameters, their gradients and the optimizer's states, counts of steps included."""
     parameters = list(parameters)
-    states = [value for state in optimizer.state.values() for value in state.values()]
+    states = []
+    if optimizer:
+        states = [value for state in optimizer.state.values() for value in state.values()]
     return {
         "parameters": parameters,
         "gradients": [p.grad for p in parameters if p.grad is not None],
@@ -51,6 +54,8 @@ class Alive(TorchDispatchMode):
 
     Attributes:
         samples: the bytes after each operation.
+        phases: {"forward", "backward" or "optimizer": the number of its first operation, from 1};
+            the optimizer's is the first one after the backward.
         largest: the bytes of the largest memory that an operation returned.
     """
 
@@ -59,7 +64,9 @@ class Alive(TorchDispatchMode):
         self._memory: weakref.WeakSet[UntypedStorage] = weakref.WeakSet()
         self._see(tensors)
         self.samples: list[int] = []
+        self.phases: dict[str, int] = {}
         self.largest = 0
+        self._modules = ModuleTracker()  # knows whether a backward runs
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -71,6 +78,10 @@ class Alive(TorchDispatchMode):
         self.largest = max(self.largest, largest)
         # FSDP2 empties memory that it will fill again, so sizes are read anew each time.
         self.samples.append(sum(map(UntypedStorage.nbytes, self._memory)))
+        phase = "optimizer" if "backward" in self.phases else "forward"
+        if self._modules.is_bw:
+            phase = "backward"
+        self.phases.setdefault(phase, len(self.samples))
         return made
 
     @property

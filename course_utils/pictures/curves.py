@@ -2,8 +2,8 @@
 or as a PNG to keep.
 
 Panels are {panel: {rank or name: (x values, y values)}}, side by side, with one legend below. A
-line ends in its last value; it has a gap where a value is not finite, or has no logarithm, and
-begins anew where x goes back.
+line ends in its last value (of more than four lines the outermost two do); it has a gap where a
+value is not finite, or has no logarithm, and begins anew where x goes back.
 """
 
 import html
@@ -201,11 +201,16 @@ def draw(
     log_x: bool = False,
     log_y: bool = False,
     markers: bool = False,
+    named: bool = False,
+    phases: Mapping[str, float] | None = None,
     foot: str = "",
     unit: str = "rank",
 ) -> Drawing:
     """Lay out the panels, three in a row at most; x goes up to `total` at least, and `foot` is a
     line below.
+
+    named: a line ends in its name, and there is no legend.
+    phases: {name: where it begins on x}, marked in every panel.
     """
     looks = _looks(panels)
     cut = {
@@ -222,6 +227,7 @@ def draw(
     columns = len(panels) if len(panels) <= 3 else 2
     rows = math.ceil(len(panels) / columns)
     each = {1: 560, 3: 250}.get(len(panels), 376)  # px of a panel
+    right = 140 if named else RIGHT  # px; a name is longer than a number
     down = LINE if title else 0
     drawing = Drawing(columns * (each + GAP) - GAP, down + rows * (HEIGHT + GAP))
     drawing.texts.append((8, 14, title, "start", True))
@@ -232,9 +238,13 @@ def draw(
             ys.append(0.0)  # a rate is seen against none at all
         left = i % columns * (each + GAP) + LEFT
         top = down + i // columns * (HEIGHT + GAP) + TOP
-        x_axis = replace(across, start=left, length=each - LEFT - RIGHT)
+        x_axis = replace(across, start=left, length=each - LEFT - right)
         y_axis = replace(axis(ys, log=log_y), start=top + HIGH, length=-HIGH)
         _draw_axes(drawing, x_axis, y_axis, name, x_title)
+        for phase, begin in (phases or {}).items():
+            x = x_axis.at(begin)
+            drawing.lines.append(([(x, top), (x, top + HIGH)], style.GREY, 1, "2 3"))
+            drawing.texts.append((x + 4, top + 11, phase, "start", False))
 
         ends: dict[str, tuple[float, float, str]] = {}
         for key, line in lines.items():
@@ -246,13 +256,18 @@ def draw(
                 if markers or len(points) == 1:
                     drawing.lines += [([point], color, 6, "") for point in points]
             if points:
-                ends.setdefault(style.number(panels[name][key][1][-1]), (*points[-1], color))
+                text = str(key) if named else style.number(panels[name][key][1][-1])
+                ends.setdefault(text, (*points[-1], color))
+        if len(ends) > 4 and not named:
+            outermost = sorted(ends, key=lambda text: ends[text][1])
+            ends = {text: ends[text] for text in (outermost[0], outermost[-1])}
         _write_ends(drawing, ends)
 
-    _write_legend(
-        drawing,
-        {f"{unit} {key}" if isinstance(key, int) else key: look for key, look in looks.items()},
-    )
+    if not named:
+        _write_legend(
+            drawing,
+            {f"{unit} {key}" if isinstance(key, int) else key: look for key, look in looks.items()},
+        )
     if foot:
         drawing.texts.append((8, drawing.height + 14, foot, "start", False))
         drawing.height += LINE
@@ -281,12 +296,8 @@ def _draw_axes(drawing: Drawing, x_axis: Axis, y_axis: Axis, name: str, x_title:
 
 
 def _write_ends(drawing: Drawing, ends: dict[str, tuple[float, float, str]]) -> None:
-    """The last values, to the right of the lines' ends or a little above them; of more than 4, the
-    outermost two.
-    """
+    """Last values or names, to the right of the lines' ends or a little above them."""
     shown = sorted(ends.items(), key=lambda end: -end[1][1])  # the lowest first
-    if len(shown) > 4:
-        shown = [shown[0], shown[-1]]
     last_x, last_y = -math.inf, 0.0
     for text, (x, y, color) in shown:
         if abs(x - last_x) < RIGHT:
@@ -318,12 +329,26 @@ def curves_png(
     log_x: bool = False,
     log_y: bool = False,
     markers: bool = False,
+    named: bool = False,
+    phases: Mapping[str, float] | None = None,
     foot: str = "",
 ) -> Picture:
     """Curves, a panel each: {panel: {rank or name: (x values, y values)}}, side by side; `foot` is
     a line below.
+
+    Args:
+        named: a line ends in its name instead of its last value, and there is no legend.
+        phases: {name: where it begins on x}, marked in every panel.
     """
     drawing = draw(
-        panels, title=title, x_title=x_title, log_x=log_x, log_y=log_y, markers=markers, foot=foot
+        panels,
+        title=title,
+        x_title=x_title,
+        log_x=log_x,
+        log_y=log_y,
+        markers=markers,
+        named=named,
+        phases=phases,
+        foot=foot,
     )
     return Picture("", alt, png=drawing.png())

@@ -86,8 +86,8 @@ LINE = "display:flex;align-items:center;padding:2px 0"
 def shares(
     panels: Mapping[str, Sequence[Collection[int]]], *, of: int, columns: int = 0, title: str = ""
 ) -> Picture:
-    """Panels beside each other: {title: the numbers 0 to `of` - 1 that each rank has}, `columns`
-    squares in a line.
+    """Panels: {title: the numbers 0 to `of` - 1 that each rank has}, `columns` squares in a line;
+    beside each other, or where they are too wide, below each other, so that columns compare.
     """
     grid = f"display:grid;grid-template-columns:repeat({columns or of},13px);gap:2px"
     empty = f'<div style="{SQUARE};border:1px solid {style.GREY}"></div>'
@@ -112,5 +112,7 @@ def shares(
         drawn += f"<div>{heads}{lines}</div>"
         said.append(f"{name}: {'; '.join(words)}.")
 
-    panes = f'<div style="display:flex;flex-wrap:wrap;gap:10px 28px">{drawn}</div>'
+    wide = len(panels) * (74 + 15 * (columns or of))  # px
+    flow = "column" if wide > 800 else "row"
+    panes = f'<div style="display:flex;flex-flow:{flow} wrap;gap:10px 28px">{drawn}</div>'
     return _boxed(panes, title, " ".join(said))

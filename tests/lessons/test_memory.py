@@ -120,6 +120,19 @@ def test_kinds(training):
     assert list(meter.kinds[0]) == list(meter.curves())
 
 
+def test_where_the_phases_begin(training):
+    model, optimizer, step = training
+    with Meter(model, optimizer) as meter:
+        step()
+    assert list(meter.phases) == ["forward", "backward", "optimizer"]
+    gradients = [kinds["gradients"] for kinds in meter.kinds]
+    forward, backward, stepping = meter.phases.values()
+    assert forward == 1
+    assert max(gradients[: backward - 1]) == 0
+    assert gradients[stepping - 1] == max(gradients)
+    assert gradients[stepping - 3] < max(gradients), "the last operations of the backward"
+
+
 def test_a_budget(training):
     *what, step = training
     with Meter(*what) as free:

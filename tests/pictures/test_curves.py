@@ -104,3 +104,12 @@ def test_a_legend_where_there_are_several_series_stays_inside(names):
     for x, y, text, anchor, _ in drawing.texts:
         assert y < drawing.height
         assert anchor != "start" or x + 6.6 * len(text) <= drawing.width
+
+
+def test_names_at_the_ends_replace_the_legend_and_phases_are_marked():
+    lines = {f"way {i}": ([1, 9], [i, i + 1.0]) for i in range(6)}
+    drawing = draw({"loss": lines}, named=True, phases={"forward": 1, "backward": 5})
+    texts = [text for *_, text, _, _ in drawing.texts]
+    assert all(texts.count(name) == 1 for name in [*lines, "forward", "backward"])
+    (begins,) = {x for x, _, text, _, _ in drawing.texts if text == "backward"}
+    assert any(x + 4 == begins and dash for [(x, _), *_], _, _, dash in drawing.lines)

@@ -115,3 +115,6 @@ def test_shares_fill_what_a_rank_has_and_say_it():
         "no shuffling: rank 0 has 0, 2; rank 1 has 1, 3. all: rank 0 has all; rank 1 has none."
     )
     assert "repeat(2," in picture.html, "two squares in a line"
+    assert "flex-flow:row" in picture.html
+    wide = pictures.shares({f"epoch {i}": [range(17)] for i in range(3)}, of=17)
+    assert "flex-flow:column" in wide.html, "too wide to stand beside each other"
