@@ -1,6 +1,7 @@
 """The page of strategies says what the planner says; `strategies` measures what it is given."""
 
 import pytest
+import torch
 from torch.nn.functional import cross_entropy
 
 from course_utils import launch
@@ -60,7 +61,15 @@ def whole(model: models.GPT):
 def test_what_is_measured():
     text = data.text()
     run = launch(
-        strategies.measure, whole, text, sizes=SIZES, batch=4, steps=5, ranks=1, show=False
+        strategies.measure,
+        whole,
+        text,
+        sizes=SIZES,
+        batch=4,
+        steps=5,
+        optimizer=torch.optim.Adam,
+        ranks=1,
+        show=False,
     )
     (found,) = run.results
     start = dict(models.GPT(len(text.vocabulary), **SIZES).named_parameters())
