@@ -222,6 +222,8 @@ def _mean(series: dict[int, tuple[list, list]], unit: str) -> dict[str, tuple[li
         for x, y in zip(xs, ys, strict=True):
             by_step.setdefault(x, []).append(y)
     whole = {x: ys for x, ys in sorted(by_step.items()) if len(ys) == len(series)}
+    if not whole:
+        return {}
     many = style.plural(len(series), unit)
     return {
         f"mean of {many}": ([*whole], [sum(ys) / len(ys) for ys in whole.values()]),
