@@ -147,7 +147,8 @@ def against_whole(
     x.requires_grad_()
     same = whole(x)
     same.backward(direction)
-    pairs = [(y, own(same)), (part.grad, own(x.grad)), *_gradients(block, whole)]
+    grads: tuple[Any, Any] = part.grad, own(x.grad)
+    pairs = [(y, own(same)), grads, *_gradients(block, whole)]
     worst = max((a - b).abs().max().item() for a, b in pairs)
     return worst, forward, backward, saved.peak
 
