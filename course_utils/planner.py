@@ -400,7 +400,7 @@ def plans(model: Model, cluster: Cluster, *, devices: int, batch: int) -> list[C
     """Every plan on exactly `devices` that divides heads and batch: those that fit, fastest first.
 
     Tensor parts stay inside a node (Megatron, takeaway 1) and split sequences where they can;
-    HSDP's groups are a node's replicas; chunks are not searched.
+    HSDP's groups are a node's replicas; a stage is one chunk, or interleaves as many as may help.
     """
     found = []
     for tp, pp in product(_divisors(math.gcd(devices, model.heads)), _divisors(devices)):
@@ -414,8 +414,19 @@ def plans(model: Model, cluster: Cluster, *, devices: int, batch: int) -> list[C
             kinds.append((3, inside))
         for micro, (zero, group), again in product(_divisors(batch // dp), kinds, (False, True)):
             plan = replace(plan, micro=micro, zero=zero, group=group, recompute=again)
-            found.append(estimate(model, plan, cluster, batch=batch))
+            interleaves = batch // dp // micro % pp == 0
+            for chunks in _chunks(model.layers, pp) if interleaves else [1]:
+                plan = replace(plan, chunks=chunks)
+                found.append(estimate(model, plan, cluster, batch=batch))
     return sorted(found, key=lambda cost: (not cost.fits, cost.step, cost.total))
+
+
+def _chunks(layers: int, pp: int) -> list[int]:
+    """How many chunks a stage may have: for chunks of each depth as few as hold all layers."""
+    if pp == 1:
+        return [1]
+    counts = {math.ceil(layers / (pp * depth)) for depth in range(1, layers // pp + 1)}
+    return sorted(count for count in counts | {1} if pp * count <= layers)
 
 
 def _divisors(whole: int) -> list[int]:

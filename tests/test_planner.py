@@ -271,6 +271,33 @@ def test_plans_use_all_devices_and_the_fastest_that_fits_comes_first():
     assert planner.plans(SMALL, A100, devices=5, batch=3) == []
 
 
+@pytest.mark.parametrize("layers", [12, 21])
+def test_plans_interleave_as_many_chunks_as_help(layers):
+    model = replace(gpt(16, 2048, layers), heads=1)  # without tensor parts
+    small = replace(A100, memory=5e9)
+    found = planner.plans(model, small, devices=8, batch=64)
+    assert any(cost.plan.chunks > 2 for cost in found)
+    assert len({cost.plan for cost in found}) == len(found)
+
+    every = []
+    for cost in found:
+        pp = cost.plan.pp
+        micros = 64 // (cost.plan.dp * cost.plan.micro)
+        for chunks in range(1, layers // pp + 1) if micros % pp == 0 else [1]:
+            plan = replace(cost.plan, chunks=chunks)
+            every.append(estimate(model, plan, small, batch=64))
+    assert found[0].step == min(cost.step for cost in every if cost.fits)
+
+
+def test_interleaving_makes_the_largest_model_faster():
+    """What 1F1B alone takes on 8,192 devices is a third longer."""
+    model = published_runs.MODELS["1 T"]
+    best, *others = planner.plans(model, A100, devices=8192, batch=2048)
+    plain = next(cost for cost in others if cost.plan.chunks == 1)
+    assert best.plan.chunks > 2
+    assert plain.step / best.step == pytest.approx(1.3, abs=0.05)
+
+
 def test_a_plan_that_cannot_be_is_said_in_words():
     for plan, words in [
         (Plan(tp=3), "3 does not divide the 4 heads"),

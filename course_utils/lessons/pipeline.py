@@ -64,13 +64,13 @@ def execute(
     losses = []
     for step in schedule[dist.get_rank()]:
         key = step.stage, step.micro
-        if step.name == "receive":
+        if step.name == "receive":  # begins here; who needs it waits
             message = torch.empty(*xs[0].shape, width, device=x.device)
             coming[step.what, *key] = _post(dist.irecv, message, step.peer), message
 
         elif step.name == "send":
             if step.what == "activations":
-                message = outputs[key].detach()
+                message = outputs[key].detach()  # the graph ends here, and goes on there
             else:
                 message = _gradient(inputs.pop(key))
             going[step.what, *key] = _post(dist.isend, message, step.peer), message
@@ -82,12 +82,12 @@ def execute(
                 inputs[key] = _here(coming, "activations", *key).requires_grad_()
             with paced(step.label, pace[0], x.device):
                 outputs[key] = parts[step.stage](inputs[key])
-                if step.stage == last:
+                if step.stage == last:  # its output is the loss, a share of the batch's mean
                     loss = cross_entropy(outputs[key].flatten(0, 1), ys[step.micro].flatten())
                     losses.append(loss.detach())
                     outputs[key] = loss / count
 
-        else:
+        else:  # backward: from the loss, or from the gradient that has come
             gradient = None if step.stage == last else _here(coming, "gradients", *key)
             with paced(step.label, pace[1], x.device):
                 outputs.pop(key).backward(gradient)
@@ -105,7 +105,11 @@ def _gradient(tensor: Tensor) -> Tensor:
 
 
 def _post(operation: Callable, message: Tensor, peer: int | None) -> dist.Work:
-    """`isend` or `irecv`, batched: alone, nccl gives them an own communicator, or waits in line."""
+    """Begin `isend` or `irecv`, as a batch of one.
+
+    Unbatched, nccl may give each pair of ranks a communicator of its own. Either way messages of
+    one communicator wait in line, and it is the common order of all ranks that keeps them going.
+    """
     [work] = dist.batch_isend_irecv([dist.P2POp(operation, message, peer)])
     return work
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from ..machine import pick
 from ..ranks.traffic import Traffic
@@ -28,7 +28,7 @@ def measure(
     sizes: dict[str, int],
     batch: int,
     steps: int,
-    optimizer: Callable[..., Optimizer] = Adam,
+    optimizer: Callable[..., Optimizer],
     lr: float = 3e-3,
 ) -> dict[str, Any]:
     """Train some steps (4 or more) on one CPU thread, and measure them on this rank.
@@ -44,8 +44,7 @@ def measure(
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     whole = GPT(len(text.vocabulary), **sizes).to(pick())
     part, step, *notes = strategy(whole)
-    # foreach on GPUs would take DTensors and other tensors together.
-    updates = optimizer(part.parameters(), lr=lr, foreach=False)
+    updates = optimizer(part.parameters(), lr=lr)
 
     def train(number: int) -> float | None:
         x, y = text.batch(number, size=batch)

@@ -17,10 +17,14 @@ FAMILIES = {  # what a cell's colour says
     "with both": style.RANK[1],
 }
 TIMES = " \N{MULTIPLICATION SIGN} "
-ERROR = 0.12  # of the planner's seconds: who is so close may be as fast
+# Of the planner's seconds, where nothing was fitted and no ZeRO 3 is in the plan
+# (`published_runs`): a plan that is so close may be as fast.
+ERROR = 0.18
+DAGGER = "\N{DAGGER}"
 NOTE = (
-    f"{TIMES.join(('Replicas', 'tensor parts', 'stages'))}; Z: ZeRO stage, R: recomputed; time "
-    f"of a step. Stripes: this other kind is within {ERROR:.0%}."
+    f"{TIMES.join(('Replicas', 'tensor parts', 'stages'))}; Z: ZeRO stage, R: recomputed, v: "
+    f"chunks of a stage; time of a step.\nStripes: another kind is within {ERROR:.0%}, or "
+    f"({DAGGER}) is the fastest if no message hides behind arithmetic."
 )
 
 
@@ -29,7 +33,7 @@ class Cell(NamedTuple):
 
     text: str
     said: str  # for the picture's alternative text
-    kinds: list[str]  # of the plans that are about as fast, its own first; none where none fits
+    kinds: list[str]  # its own, and another that may be as fast; none where no plan fits
 
 
 def family(plan: Plan) -> str:
@@ -56,7 +60,8 @@ def page(
 ) -> Picture:
     """A PNG of the fastest plans that fit, with their MFU on devices of `peak` FLOP/s.
 
-    A cell is striped in the colour of another kind that is within the planner's error.
+    A cell is striped in the colour of another kind that is within the planner's error, or that is
+    the fastest if nothing hides.
     """
     from matplotlib import rc_context
 
@@ -67,13 +72,13 @@ def page(
         rows.append(row)
         said.append(f"{name}: {'; '.join(cell.said for cell in row)}")
 
-    height = 46 * len(rows) + 122  # px
+    height = 48 * len(rows) + 134  # px
     figure = blank(style.WIDTH, height)
     columns = [f"{count:,}" for count in devices]
     columns[0] = style.plural(devices[0], "device")
     _draw_cells(figure, height, rows, [*models], columns)
 
-    seen = {kind for row in rows for cell in row for kind in cell.kinds[:2]}
+    seen = {kind for row in rows for cell in row for kind in cell.kinds}
     legend = {kind: (_tint(kind), "none") for kind in FAMILIES if kind in seen}
     write_around(figure, title, legend, NOTE, spacing=1.2)
     with rc_context({"hatch.linewidth": 5}):
@@ -88,20 +93,29 @@ def _cell(model: Model, devices: int, cluster: Cluster, batch: int, peak: float)
         return Cell("does not fit", f"on {devices:,} does not fit", [])
 
     best = fit[0]
-    near = [family(cost.plan) for cost in fit if cost.step <= (1 + ERROR) * best.step]
-    kinds = [*dict.fromkeys(near)]
     plan = best.plan
+    kind = family(plan)
+    nothing_hides = family(min(fit, key=lambda cost: cost.step + cost.hidden).plan)
+    near = [family(cost.plan) for cost in fit if cost.step <= (1 + ERROR) * best.step]
+    others = [other for other in near if other != kind]
     said = f"on {devices:,} {plan} in {style.duration(best.step)}"
-    if len(kinds) > 1:
-        said += f", {kinds[1]} within {ERROR:.0%}"
+    mark = ""
+    if nothing_hides != kind:
+        others = [nothing_hides]
+        said += f", {nothing_hides} if nothing hides"
+        mark = f" {DAGGER}"
+    elif others:
+        said += f", {others[0]} within {ERROR:.0%}"
 
     zero = "HSDP" if plan.group else f"Z{plan.zero}"
     if plan.recompute:
         zero += " R"
+    if plan.chunks > 1:
+        zero += f" v{plan.chunks}"
     sizes = TIMES.join(str(size) for size in (plan.dp, plan.tp, plan.pp))
     used = mfu(model, best, batch=batch, peak=peak)
-    text = f"{sizes}\n{zero} · {style.duration(best.step)}\nMFU {used:.0%}"
-    return Cell(text, said, kinds)
+    text = f"{sizes}\n{zero} · {style.duration(best.step)}\nMFU {used:.0%}{mark}"
+    return Cell(text, said, [kind, *others[:1]])
 
 
 def _draw_cells(
@@ -113,7 +127,7 @@ def _draw_cells(
 ) -> None:
     """The table, a row a model by its parameters, a column a number of devices."""
     width = style.WIDTH
-    ax = figure.add_axes((64 / width, 66 / height, 1 - 70 / width, 1 - 86 / height))
+    ax = figure.add_axes((64 / width, 78 / height, 1 - 70 / width, 1 - 98 / height))
     ax.set_axis_off()
     table = ax.table(
         [[cell.text for cell in row] for row in rows],
@@ -136,7 +150,7 @@ def _draw_cells(
         if len(kinds) > 1:
             drawn.set(edgecolor=_tint(kinds[1], pale=0.2), hatch="//")
         # On a tint text is black, which is the same on a light and a dark page.
-        drawn.set_text_props(fontsize=7.6, color="black" if kinds else style.GREY)
+        drawn.set_text_props(fontsize=8.6, color="black" if kinds else style.GREY)
 
 
 def _tint(kind: str, pale: float = 0.45) -> Any:

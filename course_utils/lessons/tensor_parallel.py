@@ -3,16 +3,20 @@
 Source: Shoeybi et al., Megatron-LM (2019), section 3, where `fan_out` and `add_up` are f and g.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import linear
 
 from ..errors import CourseError
+from ..machine import pick
 from ..ranks.spans import span
+from ..ranks.traffic import Traffic
+from .memory import SavedTensors
 from .models import GPT
 
 
@@ -30,7 +34,7 @@ def mine(tensor: Tensor, dim: int = 0) -> Tensor:
 def all_reduced(x: Tensor) -> Tensor:
     """The sum of all ranks' `x`; their own is left as it is."""
     with span("all-reduce"):
-        x = x.clone()
+        x = x.clone(memory_format=torch.contiguous_format)  # nccl wants it so
         dist.all_reduce(x)
     return x
 
@@ -110,3 +114,54 @@ def by_hand(model: GPT) -> GPT:
         mlp.up = Columns(mlp.up)
         mlp.down = Rows(mlp.down)
     return model
+
+
+def against_whole(
+    block: nn.Module, whole: nn.Module, *, shape: tuple[int, int, int], sequence: bool = False
+) -> tuple[float, Traffic, Traffic, int]:
+    """Run this rank's part of a block and the whole one, forward and backward, on a random input.
+
+    Args:
+        shape: of the input, (N, T, D).
+        sequence: a rank has some of the positions, as in sequence parallelism.
+
+    Returns:
+        The largest difference of output and gradients; what the forward and the backward sent;
+        the bytes that autograd saved.
+    """
+
+    def own(tensor: Tensor) -> Tensor:
+        return mine(tensor, dim=1) if sequence else tensor
+
+    torch.manual_seed(0)
+    # The gradient that would come back from later layers is a random direction.
+    x, direction = torch.randn(2, *shape).to(pick())
+    direction /= x[0].numel()
+    part = own(x).clone().requires_grad_()
+    with SavedTensors() as saved:
+        with Traffic() as forward:
+            y = block(part)
+        with Traffic() as backward:
+            y.backward(own(direction))
+
+    x.requires_grad_()
+    same = whole(x)
+    same.backward(direction)
+    grads: tuple[Any, Any] = part.grad, own(x.grad)
+    pairs = [(y, own(same)), grads, *_gradients(block, whole)]
+    worst = max((a - b).abs().max().item() for a, b in pairs)
+    return worst, forward, backward, saved.peak
+
+
+def _gradients(block: nn.Module, whole: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of every weight: the split block's gradient, and this rank's part of the whole one's."""
+    for p, q in zip(block.parameters(), whole.parameters(), strict=True):
+        ours: Any = p.grad
+        if isinstance(ours, DTensor):
+            ours = ours.full_tensor()
+        theirs: Any = q.grad
+        # The dimension in which this rank has a part, if there is one.
+        for dim in range(q.ndim):
+            if q.shape[dim] != ours.shape[dim]:
+                theirs = mine(theirs, dim)
+        yield ours, theirs

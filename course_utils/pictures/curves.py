@@ -110,7 +110,7 @@ class Axis:
 def axis(values: Sequence[float], *, log: bool, tight: bool = False) -> Axis:
     """An axis with about five round numbers: 1, 2 or 5 times a power of ten.
 
-    tight: it goes no further than the values do, unless it is logarithmic, and whole ones get no
+    tight: it goes no further than the values do, unless it is logarithmic. Whole values get no
         fractions.
     """
     low, high = min(values), max(values)
@@ -123,7 +123,7 @@ def axis(values: Sequence[float], *, log: bool, tight: bool = False) -> Axis:
         else:
             low, high = low - margin, high + margin
 
-    whole = tight and all(isinstance(value, int) for value in values)
+    whole = all(float(value).is_integer() for value in values)
     marks = _log_marks(low, high) if log else _marks(low, high, whole=whole)
     every = math.ceil(len(marks) / 9)
     if log or not tight:
@@ -207,14 +207,17 @@ def draw(
     unit: str = "rank",
 ) -> Drawing:
     """Lay out the panels, three in a row at most; x goes up to `total` at least, and `foot` is a
-    line below.
+    line below. The y axis of a panel whose name ends in "(log)" is logarithmic.
 
     named: a line ends in its name, and there is no legend.
     phases: {name: where it begins on x}, marked in every panel.
     """
     looks = _looks(panels)
+    logs = {name: log_y or name.endswith("(log)") for name in panels}
     cut = {
-        name: {key: pieces(*points, log_x=log_x, log_y=log_y) for key, points in series.items()}
+        name: {
+            key: pieces(*points, log_x=log_x, log_y=logs[name]) for key, points in series.items()
+        }
         for name, series in panels.items()
     }
     xs = [
@@ -234,18 +237,20 @@ def draw(
 
     for i, (name, lines) in enumerate(cut.items()):
         ys = [y for line in lines.values() for piece in line for _, y in piece] or [1.0, 10.0]
-        if name.endswith("/s") and not log_y:
+        if name.endswith("/s") and not logs[name]:
             ys.append(0.0)  # a rate is seen against none at all
         left = i % columns * (each + GAP) + LEFT
         top = down + i // columns * (HEIGHT + GAP) + TOP
         x_axis = replace(across, start=left, length=each - LEFT - right)
-        y_axis = replace(axis(ys, log=log_y), start=top + HIGH, length=-HIGH)
+        y_axis = replace(axis(ys, log=logs[name]), start=top + HIGH, length=-HIGH)
         _draw_axes(drawing, x_axis, y_axis, name, x_title)
         for phase, begin in (phases or {}).items():
             x = x_axis.at(begin)
             drawing.lines.append(([(x, top), (x, top + HIGH)], style.GREY, 1, "2 3"))
             drawing.texts.append((x + 4, top + 11, phase, "start", False))
 
+        # A line that ends among others has no value there.
+        furthest = max((series[0][-1] for series in panels[name].values() if series[0]), default=0)
         ends: dict[str, tuple[float, float, str]] = {}
         for key, line in lines.items():
             color, dash = looks[key]
@@ -255,8 +260,10 @@ def draw(
                 drawing.lines.append((points, color, 1.8, dash))
                 if markers or len(points) == 1:
                     drawing.lines += [([point], color, 6, "") for point in points]
-            if points:
-                text = str(key) if named else style.number(panels[name][key][1][-1])
+            own_xs, own_ys = panels[name][key]
+            at_the_end = x_axis.at(furthest) - x_axis.at(own_xs[-1]) < right if own_xs else False
+            if points and (named or at_the_end):
+                text = str(key) if named else style.number(own_ys[-1])
                 ends.setdefault(text, (*points[-1], color))
         if len(ends) > 4 and not named:
             outermost = sorted(ends, key=lambda text: ends[text][1])

@@ -22,7 +22,7 @@ SHADES = {
     "backward-input": (style.ROLE["backward"], "#EEBF99"),
     "backward-weight": (style.ROLE["optimizer"], "#99D8C7"),
 }
-KINDS = {"backward-input": "B, input half of a backward", "backward-weight": "W, weight half"}
+KINDS = {"backward-input": "backward, or B, its input half", "backward-weight": "W, weight half"}
 WAITING = style.GREY + "33"  # nearly transparent
 LOOKS = {role: (color, "none") for role, color in style.ROLE.items()}  # fill and edge
 LOOKS["idle"] = ("none", style.GREY)  # hollow, so that its name can be read on it
@@ -101,6 +101,8 @@ def pipelines(
         for name, timeline in timelines.items()
     }
     names = {s.name.split()[0] for timeline in timelines.values() for s in timeline.spans}
+    if "backward-input" in names:  # one colour, one entry
+        names.discard("backward")
     looks = {
         KINDS.get(kind, kind): (fill, "none") for kind, (fill, _) in SHADES.items() if kind in names
     }

@@ -35,14 +35,18 @@ class LivePlot:
         names: a panel each, in this order; without names, a panel for every metric that comes.
         title: a line above the panels.
         total: the number of steps there will be, for the x axis and the time left.
+        mean: of all ranks draw the mean, the highest and the lowest value, not a curve each.
 
     Every value is kept in `data`, {name: {rank: ([steps], [values])}}; a new LivePlot starts empty.
     """
 
-    def __init__(self, *names: str, title: str = "", total: int | None = None) -> None:
+    def __init__(
+        self, *names: str, title: str = "", total: int | None = None, mean: bool = False
+    ) -> None:
         self.names = names
         self.title = title
         self.total = total
+        self.mean = mean
         self._clear()
 
     def _clear(self) -> None:
@@ -190,6 +194,8 @@ class LivePlot:
 
     def _panels(self) -> curves.Panels:
         panels: dict[str, Any] = {name: self.data.get(name, {}) for name in self.names or self.data}
+        if self.mean:
+            panels = {name: _mean(series, self._unit) for name, series in panels.items()}
         return panels
 
     def _progress(self, now: float) -> str:
@@ -207,6 +213,23 @@ class LivePlot:
         elif done and total:
             parts.append(f"{style.duration(max(0, total - done) * seconds / done, 2)} left")
         return " · ".join(parts)
+
+
+def _mean(series: dict[int, tuple[list, list]], unit: str) -> dict[str, tuple[list, list]]:
+    """The mean, highest and lowest value of each step that all ranks have reported."""
+    by_step: dict[float, list[float]] = {}
+    for xs, ys in series.values():
+        for x, y in zip(xs, ys, strict=True):
+            by_step.setdefault(x, []).append(y)
+    whole = {x: ys for x, ys in sorted(by_step.items()) if len(ys) == len(series)}
+    if not whole:
+        return {}
+    many = style.plural(len(series), unit)
+    return {
+        f"mean of {many}": ([*whole], [sum(ys) / len(ys) for ys in whole.values()]),
+        "highest": ([*whole], [max(ys) for ys in whole.values()]),
+        "lowest": ([*whole], [min(ys) for ys in whole.values()]),
+    }
 
 
 def _new_records(folder: Path, read: Counter[Path]) -> Iterator[dict[str, Any]]:

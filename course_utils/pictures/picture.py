@@ -114,7 +114,7 @@ def write_around(
     spacing: float = 2,
 ) -> None:
     """The title above what a figure shows; below it the legend, {text: (fill, edge)}, `spacing` ems
-    apart, and a line of text.
+    apart, and lines of text.
     """
     from matplotlib.patches import Patch
 
@@ -126,7 +126,7 @@ def write_around(
         legend,
         ncols=len(legend) or 1,
         loc="lower left",
-        bbox_to_anchor=(4 / width, (LINE if foot else 0) / height),
+        bbox_to_anchor=(4 / width, LINE * len(foot.splitlines()) / height),
         frameon=False,
         fontsize=FONTS["fontsize"],
         labelcolor=style.GREY,

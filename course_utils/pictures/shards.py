@@ -48,10 +48,8 @@ def finding(by_rank: Sequence[Sequence[Part]], *, unit: str = "rank") -> str:
     """What the picture shows, in one sentence."""
     whole = sum(math.prod(part.whole) for part in by_rank[0])
     held = [sum(math.prod(part.shape) for part in mine) / whole for mine in by_rank]
-    least, most = min(held), max(held)
-    share = f"{least:.0%} to {most:.0%}"
-    if most - least < 0.005:
-        share = f"{most:.0%}"
+    least, most = (math.floor(100 * share + 0.5) for share in (min(held), max(held)))  # 12.5: 13
+    share = f"{most}%" if most == least else f"{least}% to {most}%"
     return f"each of {len(by_rank)} {unit}s holds {share} of the numbers"
 
 
@@ -66,10 +64,10 @@ def picture(by_rank: Sequence[Sequence[Part]], *, title: str, unit: str = "rank"
         unit: what holds the parts, in words: "rank", "device".
     """
     tensors = [*zip(*by_rank, strict=True)]  # the parts of each, by rank
-    columns = (style.WIDTH - GAP) // (SIDE + GAP)
+    columns = min(len(tensors), (style.WIDTH - GAP) // (SIDE + GAP))
     height = 34 + math.ceil(len(tensors) / columns) * LINE
-    ax = sheet(style.WIDTH, height)
     says = f"{title}: {finding(by_rank, unit=unit)}"
+    ax = sheet(max(GAP + columns * (SIDE + GAP), 24 + 8 * len(says)), height)
     ax.text(8, 6, says, va="top", **HEADING)
 
     most = max(n for parts in tensors for n in parts[0].whole)
@@ -89,8 +87,8 @@ def _slices(part: Part) -> str:
 
 
 def _draw(ax: Any, parts: Sequence[Part], label: str, left: float, top: float, most: int) -> None:
-    """One parameter: a part has the colour of the first rank that holds it; what all hold is grey,
-    and says so.
+    """One parameter: a part has the colour of the first rank that holds it; what all hold is
+    hollow, and says so.
     """
     from matplotlib.patches import Rectangle
 
@@ -107,14 +105,15 @@ def _draw(ax: Any, parts: Sequence[Part], label: str, left: float, top: float, m
         x, y = left + wide * column, top + high * row
         w, h = wide * columns, high * rows
         everywhere = len(ranks) == len(parts) > 1
-        color, alpha = style.color(ranks[0]), 0.9
+        color = style.color(ranks[0])
+        look: dict[str, Any] = {"fc": color, "alpha": 0.9, "lw": 0}
         text = ",".join(map(str, ranks))
-        if everywhere:
-            color, alpha = style.GREY, 0.45
+        if everywhere:  # hollow: grey is the colour of a rank, too
+            look = {"fc": "none", "ec": style.GREY, "lw": 1}
             text = "all"
 
         seam = min(1.0, 0.2 * w, 0.2 * h)
-        ax.add_patch(Rectangle((x, y), w - seam, h - seam, color=color, alpha=alpha, lw=0))
+        ax.add_patch(Rectangle((x, y), w - seam, h - seam, **look))
         fits = w > 5.5 * len(text) + 4 and h > 11
         if fits or everywhere:  # a word that is too wide stands beside
             ax.text(

@@ -4,7 +4,7 @@ Start with `launcher.py`: `core.py` is inside the cores' process, `replicas.py` 
 `debug.py` asks torch_xla what it did.
 """
 
-from .debug import Counters, counters, sharding
+from .debug import Counters, collectives, counters, sharding
 from .launcher import launch, setup, tolerance
 
-__all__ = ["Counters", "counters", "launch", "setup", "sharding", "tolerance"]
+__all__ = ["Counters", "collectives", "counters", "launch", "setup", "sharding", "tolerance"]

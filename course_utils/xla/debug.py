@@ -1,7 +1,11 @@
-"""What torch_xla says of its process: how often it compiled and ran; which device holds what."""
+"""What torch_xla says of its process: how often it compiled and ran; which device holds what, and
+what devices send.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +14,10 @@ from ..style import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
+COLLECTIVE = re.compile(rf"= (.+?) ({KINDS})(-start)?\(")
 
 
 class Counters(NamedTuple):
@@ -53,6 +61,35 @@ def wait_for_device() -> None:
     if _XLAC._xla_runtime_is_initialized():
         mine = _XLAC._xla_real_devices([_XLAC._xla_get_default_device()])
         _XLAC._xla_wait_device_ops([] if mine == ["SPMD:0"] else mine)  # [] is all of them
+
+
+def collectives(*tensors: Tensor) -> Counter[tuple[str, str, int]]:
+    """In the program of lazy tensors: {(kind, shape that comes out, devices in a group): times}.
+
+    With XLA_DUMP_POST_OPTIMIZATIONS=1 in the environment the program is the one that XLA has
+    partitioned.
+    """
+    from torch_xla import _XLAC
+
+    found: Counter[tuple[str, str, int]] = Counter()
+    for line in _XLAC._get_xla_tensors_hlo(list(tensors)).splitlines():
+        if match := COLLECTIVE.search(line):
+            result, kind, started = match.groups()
+            shapes = [shape for shape in re.findall(r"\w+\[[\d,]*\]", result) if shape != "u32[]"]
+            if started and kind != "all-reduce":  # asynchronous: inputs, then outputs
+                shapes = shapes[len(shapes) // 2 :]
+            found[kind, " ".join(shapes), _members(line)] += 1
+    return found
+
+
+def _members(line: str) -> int:
+    """Among how many devices: groups are listed, {{0,1},{2,3}}, or counted, [2,2]<=[4]."""
+    groups = re.search(r"replica_groups=(\S+)", line)
+    if groups is None:  # a collective-permute has pairs
+        return 2
+    if "{{" in groups[1]:
+        return groups[1].split("}")[0].count(",") + 1
+    return int(re.findall(r"\d+", groups[1])[1])
 
 
 def sharding(tensors: Mapping[str, Tensor]) -> list[list[Part]]:

@@ -1,6 +1,7 @@
 """The page of strategies says what the planner says; `strategies` measures what it is given."""
 
 import pytest
+import torch
 from torch.nn.functional import cross_entropy
 
 from course_utils import launch
@@ -39,6 +40,15 @@ def test_the_page_says_the_best_plans():
     assert drawn._repr_png_()[1]["width"] == 760
 
 
+def test_the_page_marks_what_changes_if_nothing_hides():
+    """39 B on 64: ZeRO 3 gathers its weights behind arithmetic, stages do not need to."""
+    chosen = {name: published_runs.MODELS[name] for name in ("1.7 B", "39 B")}
+    drawn = strategy_map.page(chosen, (64,), A100, batch=2048, peak=312e12, title="A title")
+    small, large = drawn.alt.removesuffix(".").split(". 39 B: ")
+    assert small.endswith(", sharded (ZeRO 2, 3) within 18%")
+    assert large.endswith(", with stages if nothing hides")
+
+
 def whole(model: models.GPT):
     def step(x, y):
         loss = cross_entropy(model(x).flatten(0, 1), y.flatten())
@@ -51,7 +61,15 @@ def whole(model: models.GPT):
 def test_what_is_measured():
     text = data.text()
     run = launch(
-        strategies.measure, whole, text, sizes=SIZES, batch=4, steps=5, ranks=1, show=False
+        strategies.measure,
+        whole,
+        text,
+        sizes=SIZES,
+        batch=4,
+        steps=5,
+        optimizer=torch.optim.Adam,
+        ranks=1,
+        show=False,
     )
     (found,) = run.results
     start = dict(models.GPT(len(text.vocabulary), **SIZES).named_parameters())

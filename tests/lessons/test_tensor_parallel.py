@@ -1,5 +1,7 @@
 """Layers that are split over ranks equal the whole layer; shards are where the picture says."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -8,7 +10,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from course_utils import launch
 from course_utils.lessons.models import GPT, Block
-from course_utils.lessons.tensor_parallel import by_hand
+from course_utils.lessons.tensor_parallel import against_whole, by_hand
 from course_utils.pictures import shards
 
 
@@ -43,3 +45,21 @@ def test_a_model_split_by_hand_equals_the_whole(ranks):
     for difference, columns in launch(outputs, ranks=ranks, device="cpu").results:
         assert difference <= 1e-5
         assert columns == 128 // ranks
+
+
+def test_a_block_against_the_whole():
+    """What is equal, what was sent; and a block whose sum was forgotten is far from the whole."""
+
+    def found(forget):
+        block: Any = by_hand(GPT(20, layers=1, width=32)).blocks[0]
+        if forget:
+            block.mlp.down.leave = lambda sums: sums
+        whole = GPT(20, layers=1, width=32).blocks[0]
+        return against_whole(block, whole, shape=(2, 8, 32))
+
+    for worst, forward, backward, saved in launch(found, False, ranks=2, device="cpu").results:
+        assert worst <= 1e-5
+        assert (forward.calls["all-reduce"], backward.calls["all-reduce"]) == (2, 4)
+        assert saved > 0
+    for worst, *_ in launch(found, True, ranks=2, device="cpu").results:
+        assert worst > 1e-3

@@ -36,6 +36,12 @@ def test_steps_are_whole_and_few_decades_are_divided():
     assert [*axis([32, 1024], log=True).marks] == [20, 50, 100, 200, 500, 1000, 2000]
 
 
+def test_whole_values_get_whole_marks_and_a_panel_may_be_logarithmic():
+    assert [*axis([2.0, 4.0], log=False).marks] == [2, 3, 4]
+    marks = [text for *_, text, _, _ in draw({"ms (log)": {0: ([0, 1], [1, 100])}}).texts]
+    assert {"1", "10", "100"} <= {*marks}
+
+
 def test_of_many_points_ends_spikes_and_gaps_are_drawn():
     n = 100_000
     ys = [0.0] * n
@@ -92,6 +98,8 @@ def test_last_values_stand_at_the_ends_of_lines_and_not_on_each_other():
         assert all(abs(a[0] - b[0]) >= 12 for a, b in itertools.combinations(ends, 2))
     lost = draw({"loss": {0: ([0, 1], [1.0, NAN]), 1: ([0, 1], [1.0, 2.0])}})
     assert "nan" in [text for *_, text, _, _ in lost.texts]
+    short = draw({"loss": {0: ([0, 50], [3.0, 1.5]), 1: ([0, 100], [3.0, 2.0])}})
+    assert "1.5" not in [text for _, _, text, _, bold in short.texts if bold]
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,21 @@ def test_records_of_eight_ranks(notebook, clock):
     assert len(notebook.displays) == 2
 
 
+def test_the_mean_of_steps_that_all_ranks_have_reported(notebook, clock):
+    plot = LivePlot("loss", mean=True)
+    plot.open("core")
+    for rank in range(3):
+        for step in range(3 if rank else 2):
+            plot.add({"rank": rank, "time": 0.0, "step": step, "loss": float(rank + step)})
+    assert plot._panels()["loss"] == {
+        "mean of 3 cores": ([0, 1], [1.0, 2.0]),
+        "highest": ([0, 1], [2.0, 3.0]),
+        "lowest": ([0, 1], [0.0, 1.0]),
+    }
+    plot.close()
+    assert notebook.kinds[0][-1] == "image/png"
+
+
 def test_live_yields_everything_and_shows_progress(notebook, clock):
     plot, seen = LivePlot("loss"), []
     for batch in live(["a", "b", "c", "d"], plot):

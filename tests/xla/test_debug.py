@@ -1,5 +1,5 @@
 """`xla.counters()` counts what torch_xla does, and starts nothing; `xla.sharding` says what each
-device holds.
+device holds, `xla.collectives` what devices send.
 """
 
 import os
@@ -15,6 +15,7 @@ import torch_xla.distributed.spmd as xs
 
 from course_utils import xla
 from course_utils.pictures.shards import Part
+from course_utils.xla.debug import _members
 from tests.python import python
 
 STEPS = """
@@ -105,3 +106,33 @@ def test_what_is_whole_what_xla_decided_and_its_runs():
         follows,
         Part("wrapped", (8, 2), (6, 0), (2, 2)),
     ]
+
+
+def products():
+    """What `x @ w` sends on four devices, cut as in notebook 17."""
+    os.environ["XLA_DUMP_POST_OPTIMIZATIONS"] = "1"
+    mesh = xs.Mesh(np.arange(4), (4,), ("a",))
+    found = []
+    for cut_x, cut_w in ((("a", None), (None, None)), ((None, "a"), ("a", None))):
+        x, w = (torch.rand(8, 8).to(torch_xla.device()) for _ in range(2))
+        xs.mark_sharding(x, mesh, cut_x)
+        xs.mark_sharding(w, mesh, cut_w)
+        found.append(dict(xla.collectives(x @ w)))
+    return found
+
+
+def test_says_what_devices_send():
+    sent = xla.launch(products, spmd=True, cores=4).results[0]
+    assert sent == [{}, {("all-reduce", "f32[8,8]", 4): 1}]
+
+
+@pytest.mark.parametrize(
+    ("line", "devices"),
+    [
+        ("all-gather(%p), replica_groups={{0,1,2},{3,4,5}}, dimensions={0}", 3),
+        ("all-reduce(%p), replica_groups=[2,4]<=[8], to_apply=%add", 4),
+        ("collective-permute(%p), source_target_pairs={{0,1},{1,0}}", 2),
+    ],
+)
+def test_among_how_many_devices(line, devices):
+    assert _members(line) == devices
