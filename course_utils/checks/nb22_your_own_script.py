@@ -5,12 +5,12 @@ Each rank has a folder of its own, so that it is known who writes. What the step
 once more by one process, with the rows that the answer took.
 """
 
+import contextlib
 import io
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
@@ -29,7 +29,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+from torch.utils import data
 
 from ..lessons import solo
 from ..ranks.launch import launch
@@ -68,7 +68,7 @@ class Seen:
     reduced: float = 0.0  # bytes of gradients
 
 
-def datasets(spoilt: int) -> tuple[TensorDataset, TensorDataset]:
+def datasets(spoilt: int) -> tuple[data.TensorDataset, data.TensorDataset]:
     """Rows that are known by their first number; of the labels to validate with, every `spoilt`-th
     is right.
     """
@@ -78,7 +78,7 @@ def datasets(spoilt: int) -> tuple[TensorDataset, TensorDataset]:
     x[:, 0] = torch.arange(1, len(x) + 1) / len(x)
     wrong = torch.arange(TESTS) % spoilt > 0
     y[ROWS:][wrong] = (y[ROWS:][wrong] + 1) % 3
-    return TensorDataset(x[:ROWS], y[:ROWS]), TensorDataset(x[ROWS:], y[ROWS:])
+    return data.TensorDataset(x[:ROWS], y[:ROWS]), data.TensorDataset(x[ROWS:], y[ROWS:])
 
 
 def network(norm: str, dropout: float) -> nn.Sequential:
@@ -160,7 +160,7 @@ def watch(
             masks.clear()
 
     hooks = [register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)]
-    with redirect_stdout(io.StringIO()) as printed, Traffic() as traffic:
+    with contextlib.redirect_stdout(io.StringIO()) as printed, Traffic() as traffic:
         seen.history = answer(prepare, build, folder, epochs, BATCH, PIECES, patience, resume)
     for hook in hooks:
         hook.remove()
@@ -206,9 +206,9 @@ def convert(prepare, build, folder, epochs, batch, pieces, patience, resume):
     model = DDP(network)
     torch.manual_seed(rank)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
-    sampler = DistributedSampler(train, drop_last=True)
-    loader = DataLoader(train, batch // pieces // ranks, sampler=sampler, drop_last=True)
-    share = Subset(test, range(rank, len(test), ranks))
+    sampler = data.DistributedSampler(train, drop_last=True)
+    loader = data.DataLoader(train, batch // pieces // ranks, sampler=sampler, drop_last=True)
+    share = data.Subset(test, range(rank, len(test), ranks))
     steps = len(loader) // pieces
     schedule = LinearLR(optimizer, 1.0, 0.1, epochs * steps)
     parts = {"network": network, "optimizer": optimizer, "schedule": schedule}
@@ -222,7 +222,7 @@ def convert(prepare, build, folder, epochs, batch, pieces, patience, resume):
         total = torch.zeros((), dtype=torch.float64)
         for piece, (x, y) in enumerate(islice(loader, steps * pieces), 1):
             last = piece % pieces == 0
-            with nullcontext() if last else model.no_sync():
+            with contextlib.nullcontext() if last else model.no_sync():
                 loss = cross_entropy(model(x), y) / pieces
                 loss.backward()
             total += loss.detach()
@@ -468,9 +468,13 @@ def _(answer):
         ),
         *((100, 10, 3, 1), (100, 10, 1, 4), (1438, 50, 2, 4)),
     ):
+        call = f"plan_epoch({rows}, {batch}, {pieces}, {ranks})"
+        planned = None
         try:
-            planned = [*answer(rows, batch, pieces, ranks)]
+            planned = answer(rows, batch, pieces, ranks)
         except ValueError:
-            planned = "ValueError"
-        yield f"plan_epoch({rows}, {batch}, {pieces}, {ranks})", planned
+            yield f"whether {call} raises a ValueError", True
+        else:
+            yield f"whether {call} raises a ValueError", False
+        yield call, planned
     yield "", "So many rows a piece, steps and rows left out have the real sampler and loader, too."

@@ -37,6 +37,7 @@ def main(argv=None):
     args = solo.arguments(argv)
     device, rank, ranks = join(args.device)  # 1
     kind = torch.float64 if args.precision == "float64" else torch.float32
+    half = args.precision == "bfloat16"
     if args.seed >= 0:
         torch.manual_seed(args.seed)
     folder = Path(args.out)
@@ -74,9 +75,7 @@ def main(argv=None):
         for piece, (x, y) in enumerate(islice(loader, steps * args.pieces), 1):
             last = piece % args.pieces == 0
             with nullcontext() if last else model.no_sync():  # 7
-                with torch.autocast(
-                    device.type, torch.bfloat16, enabled=args.precision == "bfloat16"
-                ):
+                with torch.autocast(device.type, torch.bfloat16, enabled=half):
                     out = model(x.to(device, kind))
                     loss = cross_entropy(out, y.to(device)) / args.pieces
                 loss.backward()

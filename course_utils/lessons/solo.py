@@ -141,6 +141,7 @@ def main(argv=None):
     args = arguments(argv)
     device = torch.device(args.device or torch.accelerator.current_accelerator(True) or "cpu")
     kind = torch.float64 if args.precision == "float64" else torch.float32
+    half = args.precision == "bfloat16"
     if args.seed >= 0:
         torch.manual_seed(args.seed)
     folder = Path(args.out)
@@ -164,7 +165,7 @@ def main(argv=None):
         began = time.time()
         total = 0.0
         for piece, (x, y) in enumerate(islice(loader, steps * args.pieces), 1):
-            with torch.autocast(device.type, torch.bfloat16, enabled=args.precision == "bfloat16"):
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 out = model(x.to(device, kind))
                 loss = cross_entropy(out, y.to(device)) / args.pieces
             loss.backward()

@@ -17,10 +17,10 @@ ADDED = "dist.all_reduce(sums)\n"
 ALONE = "evaluate(network, test) if rank == 0 else torch.ones(3)"
 CLIP = "clip_grad_norm_(network.parameters(), 1.0)\n"
 FORWARD = "loss = cross_entropy(model(x), y) / pieces\n"
-GUARD = "with nullcontext() if last else model.no_sync():"
+GUARD = "with contextlib.nullcontext() if last else model.no_sync():"
 NO_BUFFERS = ("for buffer in network.buffers():\n            dist.broadcast(buffer, src=0)", "")
-SAMPLER = "DistributedSampler(train, drop_last=True)"
-SHARE = "Subset(test, range(rank, len(test), ranks))"
+SAMPLER = "data.DistributedSampler(train, drop_last=True)"
+SHARE = "data.Subset(test, range(rank, len(test), ranks))"
 WRITE = "if rank == 0:\n            print"
 
 
@@ -57,14 +57,16 @@ WRONG_BY_NAME = {
         ("range(len(history), epochs)", "range(max(len(history) - 1, 0), epochs)")
     ],
     "evaluation_drops": [
-        (SHARE, "Subset(test, range(rank, len(test) - len(test) % ranks, ranks))")
+        (SHARE, "data.Subset(test, range(rank, len(test) - len(test) % ranks, ranks))")
     ],
     "evaluation_mean_of_means": [
         ("evaluate(network, share)", "evaluate(network, share)\n        sums /= sums[2].clone()")
     ],
     "evaluation_of_own_share": [(ADDED, "pass\n")],
     "evaluation_on_rank_0": [(ADDED, "pass\n"), ("evaluate(network, share)", ALONE)],
-    "evaluation_padded": [(SHARE, "Subset(test, [*DistributedSampler(test, shuffle=False)])")],
+    "evaluation_padded": [
+        (SHARE, "data.Subset(test, [*data.DistributedSampler(test, shuffle=False)])")
+    ],
     "evaluation_through_ddp_on_rank_0": [
         (ADDED, "pass\n"),
         ("evaluate(network, share)", ALONE.replace("network", "model")),
@@ -72,8 +74,8 @@ WRONG_BY_NAME = {
     "forward_past_ddp": [("(model(x), y)", "(network(x), y)")],
     "loaded_on_rank_0_after_ddp": [("(folder, parts)", "(folder, {} if rank else parts)")],
     "lr_times_ranks": [("lr=0.01", "lr=0.01 * ranks")],
-    "no_ddp": [("DDP(network)", "network"), (GUARD, "with nullcontext():")],
-    "no_no_sync": [(GUARD, "with nullcontext():")],
+    "no_ddp": [("DDP(network)", "network"), (GUARD, "with contextlib.nullcontext():")],
+    "no_no_sync": [(GUARD, "with contextlib.nullcontext():")],
     "no_sampler": [("sampler=sampler, drop", "shuffle=True, drop")],
     "no_seed_at_all": [("torch.manual_seed(0)\n", "\n"), ("torch.manual_seed(rank)\n", "\n")],
     "no_set_epoch": [("sampler.set_epoch(epoch)", "")],
@@ -84,24 +86,26 @@ WRONG_BY_NAME = {
     "not_divided_by_pieces": [(FORWARD, FORWARD.replace(" / pieces", ""))],
     "one_seed": [("torch.manual_seed(rank)", "torch.manual_seed(1)")],
     "optimizer_not_loaded": [
-        ("restore(folder, parts)", 'restore(folder, parts | {"optimizer": nn.Module()})')
+        ("(folder, parts)", '(folder, {n: parts[n] for n in ("network", "schedule")})')
     ],
     "pieces_left_over": [("islice(loader, steps * pieces)", "loader")],
     "plain_slices": [
-        (SAMPLER, "None\n    train = Subset(train, range(rank, len(train), ranks))"),
+        (SAMPLER, "None\n    train = data.Subset(train, range(rank, len(train), ranks))"),
         ("sampler=sampler, drop", "shuffle=True, drop"),
         ("sampler.set_epoch(epoch)", ""),
     ],
     "rng_not_saved": [("torch.set_rng_state(random[rank])", "")],
     "rng_of_rank_0": [("random[rank]", "random[0]")],
-    "sampler_seed_by_rank": [(SAMPLER, "DistributedSampler(train, seed=rank, drop_last=True)")],
+    "sampler_seed_by_rank": [
+        (SAMPLER, "data.DistributedSampler(train, seed=rank, drop_last=True)")
+    ],
     "saves_the_wrapper": [('"network": network', '"network": model')],
     "schedule_of_solo_steps": [("epochs * steps)", "epochs * steps * ranks)")],
     "schedule_steps_by_ranks": [("schedule.step()", "[schedule.step() for _ in range(ranks)]")],
     "seed_by_rank_no_ddp": [
         ("torch.manual_seed(0)", "torch.manual_seed(rank)"),
         ("DDP(network)", "network"),
-        (GUARD, "with nullcontext():"),
+        (GUARD, "with contextlib.nullcontext():"),
     ],
 }
 
@@ -128,7 +132,7 @@ def mean_and_clip(network):
 def without_ddp():
     return edited(
         ("DDP(network)", "network"),
-        (GUARD, "with nullcontext():"),
+        (GUARD, "with contextlib.nullcontext():"),
         (CLIP, "mean_and_clip(network)\n"),
         mean_and_clip=mean_and_clip,
     )
@@ -164,7 +168,10 @@ def told(parts):
 def sharded():
     return edited(
         ("DDP(network)", 'fully_shard(network, mesh=init_device_mesh("cpu", (ranks,)))'),
-        (GUARD, "network.set_requires_gradient_sync(last)\n            with nullcontext():"),
+        (
+            GUARD,
+            "network.set_requires_gradient_sync(last)\n            with contextlib.nullcontext():",
+        ),
         ('"network": network', '"network": Whole("model", network)'),
         ('"optimizer": optimizer', '"optimizer": Whole("optimizer", network, optimizer)'),
         ("random = [None] * ranks", "random = [None] * ranks\n        states = told(parts)"),
