@@ -49,7 +49,7 @@ class Step:
     """What a rank does in a step of its optimizer."""
 
     rows: list[int]
-    mask: Tensor | None  # of the dropout of its first piece
+    mask: Tensor  # of the dropout of its first piece
     rate: float
     before: Tensor  # the weights
     gradient: Tensor
@@ -86,6 +86,10 @@ def network(norm: str, dropout: float) -> nn.Sequential:
     return nn.Sequential(
         nn.Dropout(dropout), nn.Linear(FEATURES, 12), norms[norm], nn.ReLU(), nn.Linear(12, 3)
     ).double()
+
+
+def held(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def full(tensors: list[Tensor]) -> Tensor:
@@ -146,16 +150,15 @@ def watch(
     def begins(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not rows:  # a step without a forward, as get_state_dict makes one
             return
-        [group] = optimizer.param_groups
-        weights = full(group["params"])
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in group["params"]]
-        mask = masks[0] if masks else None
-        step = Step([*rows], mask, group["lr"], weights, full(gradients), weights)
-        seen.steps.append(step)
+        parameters = held(optimizer)
+        weights = full(parameters)
+        gradient = full([torch.zeros_like(p) if p.grad is None else p.grad for p in parameters])
+        rate = optimizer.param_groups[0]["lr"]
+        seen.steps.append(Step([*rows], masks[0], rate, weights, gradient, weights))
 
     def ends(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if rows:
-            seen.steps[-1].after = full(optimizer.param_groups[0]["params"])
+            seen.steps[-1].after = full(held(optimizer))
             rows.clear()
             masks.clear()
 
@@ -281,12 +284,12 @@ def steps_of(where: str, seen: list[Seen], first: list[Seen]) -> Iterator[tuple]
     ]
     words = "steps with other rows than on one rank (shuffle all rows alike, then deal them)"
     yield f"{where}: {words}", others
-    for number in range(2 * STEPS):
-        rates = [one.steps[number].rate for one in seen]
-        yield f"{where}: the learning rate in step {number + 1}, by rank", rates, 1e-9
+    for rank, one in enumerate(seen):
+        rates = [step.rate for step in one.steps]
+        yield f"{where}: the learning rates of the steps on rank {rank}", rates, 1e-9
     start = first[0].steps[0].before
     far = [(one.steps[0].before - start).abs().max() for one in seen]
-    words = "how far the first weights are from those of another call, on one rank, by rank"
+    words = "how far the first weights are from those on one rank, by rank"
     yield f"{where}: {words}", far, 1e-9
     equal = 0
     for steps in zip(*(one.steps for one in seen), strict=True):
@@ -295,19 +298,17 @@ def steps_of(where: str, seen: list[Seen], first: list[Seen]) -> Iterator[tuple]
     yield f"{where}: {words}", equal
 
 
-def trained(answer: Callable, home: str, ranks: int, first: list[Seen]) -> Iterator[tuple]:
+def trained(seen: list[Seen], place: Path, first: list[Seen]) -> Iterator[tuple]:
     """The plain run: all that it does is what one process does with its rows."""
-    where = plural(ranks, "rank")
-    seen, place = runs(answer, home, where, ranks)
-    first = first or seen
+    where = plural(len(seen), "rank")
     yield f"{where}: which ranks make the rows", [n for n, one in enumerate(seen) if one.made]
     yield from steps_of(where, seen, first)
     gradients, after, history = alone(seen, 1, 2)
     mine = torch.stack([step.gradient for step in seen[0].steps])
     length = mine.norm(dim=1) / gradients.norm(dim=1)
-    off = (mine / length[:, None] - gradients).norm(dim=1) / gradients.norm(dim=1)
+    turned = (mine / length[:, None] - gradients).norm(dim=1) / gradients.norm(dim=1)
     words = "how far a gradient is off in its direction (clip the mean of all pieces and ranks)"
-    yield f"{where}: {words}", round(off.max().item(), 9), 1e-6
+    yield f"{where}: {words}", round(turned.max().item(), 9), 1e-6
     words = "the gradient of each step, as a multiple of that of one device"
     yield f"{where}: {words}", [round(times, 6) for times in length.tolist()], 1e-5
     far = (torch.stack([step.after for step in seen[0].steps]) - after).abs().max()
@@ -317,13 +318,13 @@ def trained(answer: Callable, home: str, ranks: int, first: list[Seen]) -> Itera
 
     shapes = [shape(one.history) for one in seen]
     yield f"{where}: the history on each rank: epochs, and numbers of each", shapes
-    expected = torch.tensor(history)
     for rank, one in enumerate(seen):
-        losses, validated, right = (torch.tensor(one.history) - expected).abs().amax(0).tolist()
+        off = (numbers(one.history) - numbers(history)).abs()
+        losses, validated, right = off.amax(0).tolist()
         whose = f"{where}: in the history of rank {rank}, how far"
         yield f"{whose} the validation loss is from that of all rows", validated, 1e-9
         yield f"{whose} the accuracy is from that of all rows", right, 1e-9
-        yield f"{whose} the training loss is from that of all ranks' rows", losses, 1e-6
+        yield f"{whose} the training loss is from that of all ranks' rows", losses, 1e-9
     yield f"{where}: which ranks write files", [n for n, one in enumerate(seen) if one.files]
     missing = {"best.pt", "last.pt", "log.csv"} - {*seen[0].files}
     yield f"{where}: files that are missing", sorted(missing)
@@ -336,9 +337,13 @@ def trained(answer: Callable, home: str, ranks: int, first: list[Seen]) -> Itera
     yield f"{where}: how far best.pt is from the weights of the best epoch", far, 1e-9
 
 
+def numbers(history: Any) -> Tensor:
+    return torch.tensor(history, dtype=torch.float64)
+
+
 def shape(history: Any) -> Any:
     try:
-        return list(torch.tensor(history).shape)
+        return list(numbers(history).shape)
     except (TypeError, ValueError):
         return kind(history)
 
@@ -361,10 +366,11 @@ def loaded(place: Path, norm: str) -> tuple[nn.Module, str]:
 def stopped(answer: Callable, home: str, ranks: int) -> Iterator[tuple]:
     """A run that has to stop early, and in which each rank's share of the rows says another."""
     where = f"{ranks} ranks, early stopping"
-    how = {"spoilt": ranks, "epochs": 6, "patience": 1}
+    how = {"spoilt": ranks, "epochs": 8, "patience": 1}
     seen, _ = runs(answer, home, where, ranks, **how)
-    history = alone(seen, ranks, 6)[2]
-    ends = next((n for n in range(1, len(history)) if solo.waited(history[:n]) == 1), 6)
+    history = alone(seen, ranks, 8)[2]
+    counts = range(1, len(history) + 1)
+    ends = next((count for count in counts if solo.waited(history[:count]) == 1), 8)
     late = [len(one.steps) / STEPS - ends for one in seen]
     yield f"{where}: epochs that each rank trains after the one that is the last alone", late
 
@@ -404,9 +410,11 @@ def resumed(answer: Callable, home: str, ranks: int) -> Iterator[tuple]:
 
 def judged(answer: Callable) -> Iterator[tuple]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-        first, _ = runs(answer, home, "1 rank", 1)
-        for ranks in (1, 2, 3):
-            yield from trained(answer, home, ranks, first)
+        first, place = runs(answer, home, "1 rank", 1)
+        yield from trained(first, place, first)
+        for ranks in (2, 3):
+            seen, place = runs(answer, home, f"{ranks} ranks", ranks)
+            yield from trained(seen, place, first)
         for ranks in (2, 3):
             yield from stopped(answer, home, ranks)
             where = f"{ranks} ranks, with batch norm"

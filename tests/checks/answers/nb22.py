@@ -111,7 +111,7 @@ WRONG_BY_NAME = {
 
 
 def order_by_hand():
-    order = "torch.randperm(len(train), generator=torch.Generator().manual_seed(epoch))"
+    order = "torch.randperm(len(train), generator=torch.Generator().manual_seed(7 + epoch))"
     mine = "[rank : len(train) // ranks * ranks : ranks].tolist()"
     return edited(
         (SAMPLER, "[*range(rank, len(train) // ranks * ranks, ranks)]"),
