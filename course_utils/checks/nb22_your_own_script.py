@@ -181,7 +181,7 @@ def alone(seen: list[Seen], spoilt: int, epochs: int) -> tuple[Tensor, Tensor, l
     schedule = LinearLR(optimizer, 1.0, 0.1, epochs * STEPS)
     gradients, after, losses, history = [], [], [], []
     for steps in zip(*(one.steps for one in seen), strict=False):
-        vector_to_parameters(steps[0].before, model.parameters())
+        vector_to_parameters(steps[0].before.clone(), model.parameters())
         x, y = train[torch.tensor([row for step in steps for row in step.rows]) - 1]
         loss = cross_entropy(model(x), y)
         optimizer.zero_grad()
@@ -428,7 +428,7 @@ def judged(answer: Callable) -> Iterator[tuple]:
             yield f"{where}: {words}", loss / count - least, 1e-9
         for ranks in (1, 2, 3):
             yield from resumed(answer, home, ranks)
-    yield "", "On 1, 2 and 3 ranks it is the training of one device, to the last decimal."
+    yield "", "On 1, 2 and 3 ranks it is the training of one device, to rounding."
 
 
 @cache
