@@ -1,0 +1,488 @@
+"""Exercises of notebook 22: a whole training loop on 1, 2 and 3 ranks, judged by its effects; and
+the arithmetic of an epoch.
+
+Each rank has a folder of its own, so that it is known who writes. What the steps should do is done
+once more by one process, with the rows that the answer took.
+"""
+
+import contextlib
+import io
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.utils import clip_grad_norm_, vector_to_parameters
+from torch.optim.lr_scheduler import LinearLR
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils import data
+
+from ..lessons import solo
+from ..ranks.launcher import launch
+from ..ranks.traffic import Traffic
+from ..style import plural
+from .compare import AtMost, kind
+from .exercise import AT, exercise
+
+ROWS, TESTS, FEATURES = 109, 23, 8
+BATCH, PIECES, STEPS = 24, 2, 4  # STEPS of an epoch; a piece is left over on 1, 2 and 3 ranks
+PLANS = (1, 2, 3, 4, 6)  # numbers of ranks
+LIMIT = 15.0  # seconds for a run, which takes less than one
+
+
+@dataclass
+class Step:
+    """What a rank does in a step of its optimizer."""
+
+    rows: list[int]
+    mask: Tensor  # of the dropout of its first piece
+    rate: float
+    before: Tensor  # the weights
+    gradient: Tensor
+    after: Tensor
+
+
+@dataclass
+class Seen:
+    """What is seen of an answer on one rank."""
+
+    steps: list[Step] = field(default_factory=list)
+    history: Any = None
+    made: bool = False  # the rows
+    files: list[str] = field(default_factory=list)
+    printed: bool = False
+    reduced: float = 0.0  # bytes of gradients
+
+
+def datasets(spoilt: int) -> tuple[data.TensorDataset, data.TensorDataset]:
+    """Rows that are known by their first number; of the labels to validate with, every `spoilt`-th
+    is right.
+    """
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(ROWS + TESTS, FEATURES, generator=generator, dtype=torch.float64)
+    y = x[:, 1:4].argmax(1)
+    x[:, 0] = torch.arange(1, len(x) + 1) / len(x)
+    wrong = torch.arange(TESTS) % spoilt > 0
+    y[ROWS:][wrong] = (y[ROWS:][wrong] + 1) % 3
+    return data.TensorDataset(x[:ROWS], y[:ROWS]), data.TensorDataset(x[ROWS:], y[ROWS:])
+
+
+def network(norm: str, dropout: float) -> nn.Sequential:
+    norms = {"group norm": nn.GroupNorm(2, 12), "batch norm": nn.BatchNorm1d(12)}
+    return nn.Sequential(
+        nn.Dropout(dropout), nn.Linear(FEATURES, 12), norms[norm], nn.ReLU(), nn.Linear(12, 3)
+    ).double()
+
+
+def held(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def full(tensors: list[Tensor]) -> Tensor:
+    """Copies in one vector, of what is sharded, too."""
+    whole = [t.full_tensor() if isinstance(t, DTensor) else t for t in tensors]
+    return torch.cat([t.detach().flatten() for t in whole])
+
+
+def watch(
+    answer: Callable,
+    words: str,
+    home: Path,
+    resume: bool,
+    norm: str = "group norm",
+    dropout: float = 0.0,
+    spoilt: int = 1,
+    epochs: int = 2,
+    patience: int = 9,
+) -> Seen:
+    """On a rank: call the answer, and look at it from outside."""
+    print(AT + words, flush=True)
+    seen = Seen()
+    rank = dist.get_rank()
+    folder = home / f"rank {rank}"
+    cache = home / "rows"
+    if resume:
+        shutil.copytree(home / "killed", folder)
+    else:
+        folder.mkdir()
+    before = set(folder.iterdir())
+    rows: list[int] = []
+    masks: list[Tensor] = []
+
+    def prepare() -> tuple:
+        if not cache.exists():
+            time.sleep(0.1)  # another rank that does not wait sees no file, either
+            cache.touch()
+            seen.made = True
+        return datasets(spoilt)
+
+    def forward(module: nn.Module, inputs: tuple) -> None:
+        if not (module.training and torch.is_grad_enabled()):
+            return
+        if rank == 0 and not resume and len(seen.steps) == STEPS and not rows:
+            shutil.copytree(folder, home / "killed", dirs_exist_ok=True)
+        rows.extend(round(x) for x in (inputs[0][:, 0] * (ROWS + TESTS)).tolist())
+
+    def dropped(module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        if module.training:
+            masks.append(output == 0)
+
+    def build() -> nn.Module:
+        built = network(norm, dropout)
+        built.register_forward_pre_hook(forward)
+        built[0].register_forward_hook(dropped)
+        return built
+
+    def begins(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not rows:  # a step without a forward, as get_state_dict makes one
+            return
+        parameters = held(optimizer)
+        weights = full(parameters)
+        gradient = full([torch.zeros_like(p) if p.grad is None else p.grad for p in parameters])
+        rate = optimizer.param_groups[0]["lr"]
+        seen.steps.append(Step([*rows], masks[0], rate, weights, gradient, weights))
+
+    def ends(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if rows:
+            seen.steps[-1].after = full(held(optimizer))
+            rows.clear()
+            masks.clear()
+
+    hooks = [register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)]
+    with contextlib.redirect_stdout(io.StringIO()) as printed, Traffic() as traffic:
+        seen.history = answer(prepare, build, folder, epochs, BATCH, PIECES, patience, resume)
+    for hook in hooks:
+        hook.remove()
+    seen.printed = bool(printed.getvalue())
+    seen.files = sorted(path.name for path in set(folder.iterdir()) - before)
+    seen.reduced = traffic.bytes["all-reduce"] + traffic.bytes["reduce-scatter"]
+    return seen
+
+
+def alone(seen: list[Seen], spoilt: int, epochs: int) -> tuple[Tensor, Tensor, list]:
+    """What one process makes of all ranks' rows: gradients, weights after each step, history."""
+    train, test = datasets(spoilt)
+    model = network("group norm", 0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    schedule = LinearLR(optimizer, 1.0, 0.1, epochs * STEPS)
+    gradients, after, losses, history = [], [], [], []
+    for steps in zip(*(one.steps for one in seen), strict=False):
+        vector_to_parameters(steps[0].before.clone(), model.parameters())
+        x, y = train[torch.tensor([row for step in steps for row in step.rows]) - 1]
+        loss = cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        gradients.append(full([p.grad for p in model.parameters() if p.grad is not None]))
+        optimizer.step()
+        schedule.step()
+        after.append(full([*model.parameters()]))
+        losses.append(loss.item())
+        if len(losses) % STEPS == 0:
+            loss, right, count = solo.evaluate(model, test).tolist()
+            history.append((sum(losses[-STEPS:]) / STEPS, loss / count, right / count))
+    return torch.stack(gradients), torch.stack(after), history
+
+
+def convert(prepare, build, folder, epochs, batch, pieces, patience, resume):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    if rank == 0:
+        prepare()
+    dist.barrier()
+    train, test = prepare()
+    network = build()
+    model = DDP(network)
+    torch.manual_seed(rank)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
+    sampler = data.DistributedSampler(train, drop_last=True)
+    loader = data.DataLoader(train, batch // pieces // ranks, sampler=sampler, drop_last=True)
+    share = data.Subset(test, range(rank, len(test), ranks))
+    steps = len(loader) // pieces
+    schedule = LinearLR(optimizer, 1.0, 0.1, epochs * steps)
+    parts = {"network": network, "optimizer": optimizer, "schedule": schedule}
+    history = []
+    if resume:
+        history, random = solo.restore(folder, parts)
+        torch.set_rng_state(random[rank])
+
+    for epoch in range(len(history), epochs):
+        sampler.set_epoch(epoch)
+        total = torch.zeros((), dtype=torch.float64)
+        for piece, (x, y) in enumerate(islice(loader, steps * pieces), 1):
+            last = piece % pieces == 0
+            with contextlib.nullcontext() if last else model.no_sync():
+                loss = cross_entropy(model(x), y) / pieces
+                loss.backward()
+            total += loss.detach()
+            if last:
+                clip_grad_norm_(network.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                schedule.step()
+        for buffer in network.buffers():
+            dist.broadcast(buffer, src=0)
+        sums = solo.evaluate(network, share)
+        dist.all_reduce(sums)
+        dist.all_reduce(total)
+        loss, right, rows = sums.tolist()
+        history.append((total.item() / ranks / steps, loss / rows, right / rows))
+        random = [None] * ranks
+        dist.all_gather_object(random, torch.get_rng_state())
+        if rank == 0:
+            print(f"epoch {epoch}: {history[-1]}")
+            solo.write(folder, history, random, parts)
+        if solo.waited(history) == patience:
+            break
+    return history
+
+
+def runs(answer: Callable, home: str, words: str, ranks: int, **how: Any) -> tuple:
+    """What each of so many ranks does in a new folder, and the folder."""
+    place = Path(tempfile.mkdtemp(dir=home))
+    if kept := how.pop("killed", None):
+        shutil.copytree(kept, place / "killed")
+        (place / "rows").touch()
+    task = partial(watch, answer, words, place, resume=bool(kept), **how)
+    return launch(task, ranks=ranks, device="cpu", time_limit=LIMIT, show=False).results, place
+
+
+def steps_of(where: str, seen: list[Seen], first: list[Seen]) -> Iterator[tuple]:
+    """Rows and steps, the same as of the answer's run on one rank."""
+    begun = sum(len(one.steps[0].rows) for one in seen if one.steps)
+    yield f"{where}: rows of the first step, of all ranks together", begun
+    words = "steps of two epochs, by rank: together the ranks go through the rows once an epoch"
+    yield f"{where}: {words}", [len(one.steps) for one in seen]
+    rows = [[row for one in seen for row in one.steps[n].rows] for n in range(2 * STEPS)]
+    words = "rows of each step (a piece that is left over at an epoch's end is in no step)"
+    yield f"{where}: {words}", [len(of_step) for of_step in rows]
+    epochs = rows[:STEPS], rows[STEPS:]
+    twice = [
+        sum(len(step) for step in epoch) - len({row for step in epoch for row in step})
+        for epoch in epochs
+    ]
+    yield f"{where}: rows that are read more than once, in each epoch", twice
+    yield f"{where}: whether both epochs deal the rows alike", epochs[0] == epochs[1]
+    others = [
+        number
+        for number, of_step in enumerate(rows, 1)
+        if set(of_step) != {row for one in first for row in one.steps[number - 1].rows}
+    ]
+    words = "steps with other rows than on one rank (shuffle all rows alike, then deal them)"
+    yield f"{where}: {words}", others
+    for rank, one in enumerate(seen):
+        rates = [step.rate for step in one.steps]
+        yield f"{where}: the learning rates of the steps on rank {rank}", rates, 1e-9
+    start = first[0].steps[0].before
+    far = [(one.steps[0].before - start).abs().max() for one in seen]
+    words = "how far the first weights are from those on one rank, by rank"
+    yield f"{where}: {words}", far, 1e-9
+    equal = 0
+    for steps in zip(*(one.steps for one in seen), strict=True):
+        equal += all(torch.equal(step.after, steps[0].after) for step in steps)
+    words = "steps after which all ranks have the same weights (all take the mean gradient)"
+    yield f"{where}: {words}", equal
+
+
+def trained(seen: list[Seen], place: Path, first: list[Seen]) -> Iterator[tuple]:
+    """The plain run: all that it does is what one process does with its rows."""
+    where = plural(len(seen), "rank")
+    yield f"{where}: which ranks make the rows", [n for n, one in enumerate(seen) if one.made]
+    yield from steps_of(where, seen, first)
+    gradients, after, history = alone(seen, 1, 2)
+    mine = torch.stack([step.gradient for step in seen[0].steps])
+    length = mine.norm(dim=1) / gradients.norm(dim=1)
+    turned = (mine / length[:, None] - gradients).norm(dim=1) / gradients.norm(dim=1)
+    words = "how far a gradient is off in its direction (clip the mean of all pieces and ranks)"
+    yield f"{where}: {words}", round(turned.max().item(), 9), 1e-6
+    words = "the gradient of each step, as a multiple of that of one device"
+    yield f"{where}: {words}", [round(times, 6) for times in length.tolist()], 1e-5
+    far = (torch.stack([step.after for step in seen[0].steps]) - after).abs().max()
+    yield f"{where}: how far a step leads from where one device's leads", far, 1e-9
+    reduced = seen[0].reduced / after.nbytes
+    yield f"{where}: how often the gradients are sent in a step", AtMost(round(reduced, 2), 1.5)
+
+    shapes = [shape(one.history) for one in seen]
+    yield f"{where}: the history on each rank: epochs, and numbers of each", shapes
+    for rank, one in enumerate(seen):
+        off = (numbers(one.history) - numbers(history)).abs()
+        losses, validated, right = off.amax(0).tolist()
+        whose = f"{where}: in the history of rank {rank}, how far"
+        yield f"{whose} the validation loss is from that of all rows", validated, 1e-9
+        yield f"{whose} the accuracy is from that of all rows", right, 1e-9
+        yield f"{whose} the training loss is from that of all ranks' rows", losses, 1e-9
+    yield f"{where}: which ranks write files", [n for n, one in enumerate(seen) if one.files]
+    missing = {"best.pt", "last.pt", "log.csv"} - {*seen[0].files}
+    yield f"{where}: files that are missing", sorted(missing)
+    yield f"{where}: which ranks print", [n for n, one in enumerate(seen) if one.printed]
+    yield f"{where}: the epochs in log.csv", logged(place)
+    best, words = loaded(place, "group norm")
+    yield f"{where}: the network of one device, given best.pt", words
+    epoch = min(range(2), key=lambda n: history[n][1])
+    far = (full([*best.parameters()]) - after[STEPS * epoch + STEPS - 1]).abs().max()
+    yield f"{where}: how far best.pt is from the weights of the best epoch", far, 1e-9
+
+
+def numbers(history: Any) -> Tensor:
+    return torch.tensor(history, dtype=torch.float64)
+
+
+def shape(history: Any) -> Any:
+    try:
+        return list(numbers(history).shape)
+    except (TypeError, ValueError):
+        return kind(history)
+
+
+def logged(place: Path) -> list[str]:
+    lines = (place / "rank 0" / "log.csv").read_text().splitlines()
+    return [line.partition(",")[0] for line in lines]
+
+
+def loaded(place: Path, norm: str) -> tuple[nn.Module, str]:
+    """The network of best.pt, and what it said."""
+    model = network(norm, 0.0)
+    try:
+        model.load_state_dict(torch.load(place / "rank 0" / "best.pt"))
+    except Exception as error:  # of any type, for a file may hold anything
+        return model, f"{type(error).__name__}: {error}"
+    return model, "loads it"
+
+
+def stopped(answer: Callable, home: str, ranks: int) -> Iterator[tuple]:
+    """A run that has to stop early, and in which each rank's share of the rows says another."""
+    where = f"{ranks} ranks, early stopping"
+    how = {"spoilt": ranks, "epochs": 8, "patience": 1}
+    seen, _ = runs(answer, home, where, ranks, **how)
+    history = alone(seen, ranks, 8)[2]
+    counts = range(1, len(history) + 1)
+    ends = next((count for count in counts if solo.waited(history[:count]) == 1), 8)
+    late = [len(one.steps) / STEPS - ends for one in seen]
+    yield f"{where}: epochs that each rank trains after the one that is the last alone", late
+
+
+def resumed(answer: Callable, home: str, ranks: int) -> Iterator[tuple]:
+    """A run that is killed after its first epoch, and resumed."""
+    where = f"{plural(ranks, 'rank')}, with dropout"
+    whole, place = runs(answer, home, where, ranks, dropout=0.3)
+    if ranks > 1:
+        masks = [one.steps[0].mask for one in whole]
+        alike = [n for n in range(1, ranks) if torch.equal(masks[n], masks[0])]
+        yield f"{where}: which ranks drop the same units as rank 0", alike
+    where += ", killed after an epoch and resumed"
+    again, later = runs(answer, home, where, ranks, killed=place / "killed", dropout=0.3)
+    yield f"{where}: steps that are left, by rank", [len(one.steps) for one in again]
+    pairs = [(one.steps[0], all.steps[STEPS]) for one, all in zip(again, whole, strict=True)]
+    far = [(a.before - b.before).abs().max() for a, b in pairs]
+    yield f"{where}: how far the weights are from those before the kill, by rank", far, 1e-12
+    others = [n for n, (a, b) in enumerate(pairs) if set(a.rows) != set(b.rows)]
+    yield f"{where}: which ranks go on with other rows", others
+    others = [n for n, (a, b) in enumerate(pairs) if not torch.equal(a.mask, b.mask)]
+    yield f"{where}: which ranks do not go on with their own random numbers", others
+    rates = [a.rate / b.rate for a, b in pairs]
+    yield (
+        f"{where}: the learning rate (in the optimizer's state), as a multiple of what it was",
+        rates,
+    )
+    far = [(a.after - b.after).abs().max() for a, b in pairs]
+    words = "how far a step leads from where it led (the optimizer goes on with its state)"
+    yield f"{where}: {words}, by rank", far, 1e-12
+    both = zip(again, whole, strict=True)
+    far = [(one.steps[-1].after - all.steps[-1].after).abs().max() for one, all in both]
+    yield f"{where}: how far the last weights are from a run's that nobody killed", far, 1e-12
+    yield f"{where}: the epochs in log.csv", logged(later)
+    yield f"{where}: epochs in the history of each rank", [shape(one.history) for one in again]
+
+
+def judged(answer: Callable) -> Iterator[tuple]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        first, place = runs(answer, home, "1 rank", 1)
+        yield from trained(first, place, first)
+        for ranks in (2, 3):
+            seen, place = runs(answer, home, f"{ranks} ranks", ranks)
+            yield from trained(seen, place, first)
+        for ranks in (2, 3):
+            yield from stopped(answer, home, ranks)
+            where = f"{ranks} ranks, with batch norm"
+            seen, place = runs(answer, home, where, ranks, norm="batch norm")
+            best, words = loaded(place, "batch norm")
+            yield f"{where}: the network of one device, given best.pt", words
+            loss, _, count = solo.evaluate(best, datasets(1)[1]).tolist()
+            least = min(of_epoch[1] for of_epoch in seen[0].history)
+            words = "how far best.pt's validation loss is from the least of the history (the"
+            words += " running statistics of all ranks have to be the saved ones)"
+            yield f"{where}: {words}", loss / count - least, 1e-9
+        for ranks in (1, 2, 3):
+            yield from resumed(answer, home, ranks)
+    yield "", "On 1, 2 and 3 ranks it is the training of one device, to rounding."
+
+
+@cache
+def published() -> list[tuple]:
+    return list(judged(convert))
+
+
+@exercise(convert, seconds=300.0, here=True)
+def _(answer):
+    yield from published() if answer is convert else judged(answer)
+
+
+def plan_epoch(rows, batch, pieces, ranks):
+    each, rest = divmod(batch, pieces * ranks)
+    if rest:
+        raise ValueError(f"{batch} rows cannot be dealt to {ranks} ranks in {pieces} pieces")
+    steps = rows // ranks // each // pieces
+    return each, steps, rows - steps * batch
+
+
+def of_one_rank(rows, batch, pieces, ranks):
+    return plan_epoch(rows, batch, pieces, 1)
+
+
+def without_pieces(rows, batch, pieces, ranks):
+    each, steps, _ = plan_epoch(rows, batch, pieces, ranks)
+    return each, steps, rows - rows // ranks // each * each * ranks
+
+
+@exercise(
+    plan_epoch,
+    mistakes={
+        "the batch is that of all ranks together": of_one_rank,
+        "the pieces left over at the end of the epoch are in no step, either": without_pieces,
+    },
+)
+def _(answer):
+    for rows, batch, pieces, ranks in (
+        *((1438, 48, 1, 1), (1438, 48, 2, 2), (1438, 64, 2, 4), (109, 24, 2, 3)),
+        *(
+            (rows, 24, pieces, ranks)
+            for rows in (7, 96, 131)
+            for pieces in (1, 2)
+            for ranks in PLANS
+        ),
+        *((100, 10, 3, 1), (100, 10, 1, 4), (1438, 50, 2, 4)),
+    ):
+        call = f"plan_epoch({rows}, {batch}, {pieces}, {ranks})"
+        planned = None
+        try:
+            planned = answer(rows, batch, pieces, ranks)
+        except ValueError:
+            yield f"whether {call} raises a ValueError", True
+        else:
+            yield f"whether {call} raises a ValueError", False
+        yield call, planned
+    yield "", "So many rows a piece, steps and rows left out have the real sampler and loader, too."
