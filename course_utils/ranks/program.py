@@ -34,6 +34,7 @@ PYTHONS_OWN = (
     multiprocessing.util._exit_function,  # ty: ignore[missing-attribute]
     logging.shutdown,
 )
+_forgotten: list[dict] = []  # to free them would touch, and so copy, much of the server's memory
 CHILDREN = Path("/proc/self/task")
 RETURN_IT = "(a rank has no page to show a figure on: return it, and the notebook shows it)"
 
@@ -64,7 +65,8 @@ def begin(output: Connection, last_words: int) -> None:
     logging.root.handlers.clear()
     # What the server's libraries registered takes longer than a launch, and is about the server.
     atexit._clear()
-    weakref.finalize._registry.clear()  # ty: ignore[missing-attribute]
+    _forgotten.append(weakref.finalize._registry)  # ty: ignore[missing-attribute]
+    weakref.finalize._registry = {}  # ty: ignore[missing-attribute]
     for handler in PYTHONS_OWN:
         atexit.register(handler)
     # DataLoader workers then get a Dataset that a cell defined.

@@ -129,7 +129,8 @@ def _handler(kind: Any, attributes: dict[str, Any], stream: str) -> logging.Hand
 def _set_loggers(loggers: list[Logger]) -> None:
     for name, level, propagate, disabled, handlers in loggers:
         logger = logging.getLogger(name)
-        logger.setLevel(level)
+        if logger.level != level:  # for all loggers this takes a millisecond
+            logger.setLevel(level)
         logger.propagate, logger.disabled = propagate, disabled
         logger.handlers[:] = [_handler(*parts) for parts in handlers]
 
