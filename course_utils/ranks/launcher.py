@@ -91,7 +91,7 @@ def launch(
             ranks=count,
             device=kind,
             backend=backend,
-            threads=max(1, int(usable_cores() // count)),
+            threads=state.threads(int(usable_cores() // count)),
             # A collective's own limit comes later than the launch's, whose error names all ranks.
             timeout=None if time_limit is None else time_limit + 60,
             started=started,

@@ -7,12 +7,14 @@ rank changes stays in it.
 import linecache
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
+import psutil
 
 from ..errors import CourseError
 
@@ -36,7 +38,7 @@ def restore(state: bytes, threads: int, **env: str) -> None:
     """Set it in this process, and read again what torch reads when it is imported.
 
     Args:
-        threads: for torch's operations, unless OMP_NUM_THREADS says how many.
+        threads: for torch's operations.
     """
     import torch
     import torch.distributed as dist
@@ -46,7 +48,7 @@ def restore(state: bytes, threads: int, **env: str) -> None:
     for name, value in settings.items():
         STATE[name][1](value)
 
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", threads)))
+    torch.set_num_threads(threads)
     dist.set_debug_level_from_env()
     if "TORCH_LOGS" in os.environ:
         torch._logging._init_logs()
@@ -54,6 +56,19 @@ def restore(state: bytes, threads: int, **env: str) -> None:
     torch.default_generator.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+
+
+def threads(share: int) -> int:
+    """For torch's operations in a rank that has this share of the cores.
+
+    OMP_NUM_THREADS decides where the notebook has set it; where it came with the kernel, which a
+    host may have limited, a rank has no more threads than it says.
+    """
+    found = re.match(r"\d+", os.environ.get("OMP_NUM_THREADS", ""))
+    if not found or int(found[0]) < 1:
+        return max(1, share)
+    given = psutil.Process().environ().get("OMP_NUM_THREADS") == os.environ["OMP_NUM_THREADS"]
+    return max(1, min(share, int(found[0]))) if given else int(found[0])
 
 
 def _set_environment(env: dict[str, str]) -> None:

@@ -104,7 +104,7 @@ def launch(
         ranks=cores,
         device="xla",
         backend=core.SPMD if spmd else core.REPLICAS,
-        threads=max(1, int(usable_cores())),
+        threads=state.threads(int(usable_cores())),
         timeout=None,
         started=started,
     )

@@ -4,11 +4,13 @@ import os
 import time
 import weakref
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
 
 from course_utils import LivePlot, RankError, launch, pick, report, span
+from course_utils.ranks import state
 from tests.kernel import posix
 from tests.python import python
 
@@ -118,6 +120,13 @@ def test_environment_and_folder_are_those_of_now_not_of_the_servers_start(monkey
     monkeypatch.chdir(tmp_path)
     run = launch(lambda: (os.environ["COURSE_TEST"], os.getcwd()), ranks=1)
     assert run.results == [("new", str(tmp_path))]
+
+
+def test_threads_of_a_rank(monkeypatch):
+    monkeypatch.setattr(psutil.Process, "environ", lambda _: {"OMP_NUM_THREADS": "3"})
+    for value, share, threads in [("", 2, 2), ("7", 2, 7), ("3", 2, 2), ("3", 8, 3), ("3", 0, 1)]:
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
+        assert state.threads(share) == threads, "set in the notebook, or before"
 
 
 def test_unseeded_ranks_draw_different_numbers_as_under_torchrun():
