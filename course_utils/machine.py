@@ -48,7 +48,7 @@ class Machine:
     memory_available: int  # of `memory`, now
     devices: tuple[Device, ...]  # the CPU first
     backend: str  # of torch.distributed, where ranks have an accelerator each; else it is gloo
-    ranks_with_one: Sequence[int]  # numbers of ranks that can have an accelerator each
+    native_counts: Sequence[int]  # numbers of ranks that can have an accelerator each
     xla: str | None  # "torch_xla 2.9.0"
     tpu: tpus.Chips | None  # of the host, whether or not this kernel can use them
     notes: tuple[str, ...]  # why something that seems to be there cannot be used
@@ -60,7 +60,7 @@ class Machine:
     @property
     def ranks(self) -> int:
         """How many ranks `launch` starts unless told."""
-        return default_ranks(self.ranks_with_one)
+        return default_ranks(self.native_counts)
 
     @property
     def _kind(self) -> str:
@@ -70,13 +70,13 @@ class Machine:
     def runs(self, ranks: int) -> str:
         """How they run here: "4 ranks share 2 CPU cores; gloo", "4 ranks on 4 GPUs; nccl"."""
         who = plural(ranks, "rank")
-        if ranks in self.ranks_with_one:
+        if ranks in self.native_counts:
             return f"{who} on {plural(ranks, self._kind)}; {self.backend}"
 
         have = "on" if ranks <= max(1, self.cores) else "share"
         count = len(self.accelerators)
         why = ""
-        if count and not self.ranks_with_one:
+        if count and not self.native_counts:
             why = " (MPS has no collectives between processes)"
         elif count and ranks > count:
             why = f" ({plural(count, self._kind)}: too few)"
@@ -86,7 +86,7 @@ class Machine:
 
     def how(self, ranks: int) -> str:
         """How native that is: "native" where each has an accelerator, else "virtual"."""
-        return "native" if ranks in self.ranks_with_one else "virtual"
+        return "native" if ranks in self.native_counts else "virtual"
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The card: what, what of it is here, more on that, and how (a key of MARKS)."""
@@ -163,7 +163,7 @@ def discover() -> Machine:
     found: list[Device] = []
     notes: list[str] = []
     try:
-        found = _accelerators()
+        found = _describe_all()
     except Exception as error:  # a driver may fail in any way, and the CPU still works
         notes.append(f"the accelerator cannot be used: {error}".splitlines()[0])
     if Path("/dev/nvidiactl").exists() and not found:
@@ -185,7 +185,7 @@ def discover() -> Machine:
         memory_available=free,
         devices=(Device("cpu", "cpu", cpu, memory), *found),
         backend=default_backend(kind),
-        ranks_with_one=ranks_accelerator()[1] if found else (),
+        native_counts=rank_accelerator()[1] if found else (),
         xla=tpus.installed("torch_xla"),
         tpu=tpus.chips(),
         notes=tuple(notes),
@@ -207,12 +207,7 @@ def pick(want: str | int | torch.device | None = None, *, ranks: int | None = No
 
     forced = os.environ.get("COURSE_DEVICE")  # of `launch` in a rank, of `xla.launch` in a core
     if ranks is not None:
-        kind, numbers = ranks_accelerator()
-        if not forced:
-            forced = kind if kind and ranks in numbers else "cpu"
-        if forced == "tpu":
-            tpus.name_device()
-        return torch.device(forced)
+        return _device_of_ranks(ranks, forced)
     if want is None and forced == "xla":
         import torch_xla
 
@@ -221,28 +216,43 @@ def pick(want: str | int | torch.device | None = None, *, ranks: int | None = No
     kind, count = _accelerator()
     if kind == "tpu":
         count = 1  # the one that this process has, or would have
-    names = ["cpu", *(f"{kind}:{i}" for i in range(count))]
+    here = ["cpu", *(f"{kind}:{i}" for i in range(count))]
     if want is None:
         want = forced or _of_this_process(kind, count)
-    name = str(want)
-    if name == kind == "tpu":
-        name = "tpu:0"
-    elif name == kind:
-        name = f"{kind}:{torch.accelerator.current_device_index()}"
-    elif kind and name.isdecimal():
-        name = f"{kind}:{name}"
-    if name == "tpu:0" in names:
+    name = _with_index(want, kind)
+    if name not in (*here, "meta"):
+        hint = ""
+        if name.isalpha():
+            hint = ' torch calls NVIDIA and AMD GPUs "cuda", Apple\'s "mps", Intel\'s "xpu".'
+        raise DeviceError(
+            f'"{want}" is no device of this machine. It has {", ".join(here)}: ask for one of '
+            f"them, or call pick() for the best.{hint}"
+        )
+    if name == "tpu:0":
         tpus.load()
-    if name in (*names, "meta"):
-        return torch.device(name)
+    return torch.device(name)
 
-    hint = ""
-    if name.isalpha():
-        hint = ' torch calls NVIDIA and AMD GPUs "cuda", Apple\'s "mps", Intel\'s "xpu".'
-    raise DeviceError(
-        f'"{want}" is no device of this machine. It has {", ".join(names)}: ask for one of them, '
-        f"or call pick() for the best.{hint}"
-    )
+
+def _device_of_ranks(ranks: int, forced: str | None) -> torch.device:
+    """The kind of device that `launch(…, ranks=ranks)` runs on."""
+    import torch
+
+    kind, native_counts = rank_accelerator()
+    if not forced:
+        forced = kind if kind and ranks in native_counts else "cpu"
+    if forced == "tpu":
+        tpus.name_device()
+    return torch.device(forced)
+
+
+def _with_index(want: object, kind: str | None) -> str:
+    """`cuda:1` for 1, "1" and, where it is the current one, "cuda"; any other name as it is."""
+    import torch
+
+    name = str(want)
+    if name == kind:
+        return "tpu:0" if kind == "tpu" else f"{kind}:{torch.accelerator.current_device_index()}"
+    return f"{kind}:{name}" if kind and name.isdecimal() else name
 
 
 def _of_this_process(kind: str | None, count: int) -> str:
@@ -252,7 +262,7 @@ def _of_this_process(kind: str | None, count: int) -> str:
     return os.environ.get("LOCAL_RANK", kind)
 
 
-def ranks_accelerator() -> tuple[str | None, Sequence[int]]:
+def rank_accelerator() -> tuple[str | None, Sequence[int]]:
     """An accelerator, and the numbers of ranks that can have one each; (None, ()) without any."""
     kind, count = _accelerator()
     if kind == "tpu":
@@ -262,9 +272,9 @@ def ranks_accelerator() -> tuple[str | None, Sequence[int]]:
     return kind, range(1, count + 1)
 
 
-def default_ranks(with_one: Sequence[int]) -> int:
+def default_ranks(native_counts: Sequence[int]) -> int:
     """As many, 2 to 8, as can have an accelerator each; else 4, on the CPU."""
-    most = max((ranks for ranks in with_one if ranks <= 8), default=1)
+    most = max((ranks for ranks in native_counts if ranks <= 8), default=1)
     return most if most > 1 else 4
 
 
@@ -312,7 +322,7 @@ def _accelerator() -> tuple[str | None, int]:
     return (here.type, torch.accelerator.device_count()) if here else (None, 0)
 
 
-def _accelerators() -> list[Device]:
+def _describe_all() -> list[Device]:
     import torch
 
     kind, count = _accelerator()

@@ -63,8 +63,14 @@ class Timeline:
         return Timeline([s for s in spans if s.seconds > 0], title=self.title)
 
     def last(self, name: str) -> "Timeline":
-        """The last step, from the first rank's on; a step begins with the span `name`."""
+        """The last step, from the first rank's on; a step begins with the span `name`.
+
+        Raises ValueError where no span has that name.
+        """
         begins = {s.rank: s.start for s in self.spans if s.name == name}  # a rank's last one stays
+        if not begins:
+            names = ", ".join(sorted({s.name for s in self.spans})) or "none at all"
+            raise ValueError(f"no span is called {name!r}; there are {names}")
         return self.between(min(begins.values()), self.end)
 
     def flat(self) -> "Timeline":

@@ -82,13 +82,25 @@ class LivePlot:
         self._draw_if_due()
 
     def add(self, record: dict[str, Any]) -> None:
-        """Add a rank's record, `{"rank": r, "time": s, "step": n, **values}`, its numbers."""
+        """Add a rank's record, `{"rank": r, "time": s, "step": n, **values}`.
+
+        Values that are no numbers are left out: a record of another program may have texts.
+        """
         values = {
             name: value
             for name, value in record.items()
             if name not in ("rank", "step", "time") and isinstance(value, (int, float))
         }
         self._take(record["rank"], record["step"], values)
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Say on the line below how far a loop is, from 0 on; draw when a frame is due."""
+        self._items = done, total, unit
+        if done:
+            self._draw_if_due()
+        else:
+            self._begun = time.monotonic()
+            self._start()
 
     def _take(self, rank: int, step: float | None, values: dict[str, Any]) -> None:
         """Add these values of `rank`, all of them or, with an error, none."""
@@ -253,13 +265,10 @@ def live(iterable: Iterable, plot: LivePlot | None = None, *, unit: str = "step"
     """
     plot = plot or LivePlot()
     total = operator.length_hint(iterable)
-    plot._begun = time.monotonic()
-    plot._items = 0, total, unit
-    plot._start()
+    plot.progress(0, total, unit)
     try:
         for done, item in enumerate(iterable, 1):
             yield item
-            plot._items = done, total, unit
-            plot._draw_if_due()
+            plot.progress(done, total, unit)
     finally:  # also when the loop is left by break or an error: Python closes this generator
         plot.close()

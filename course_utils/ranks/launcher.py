@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import tpus
 from ..errors import CourseError, DeviceError
-from ..machine import default_backend, default_ranks, ranks_accelerator, usable_cores
+from ..machine import default_backend, default_ranks, rank_accelerator, usable_cores
 from ..pictures.live import LivePlot
 from . import group, rank, state, values
 from .call import checked, name_of
@@ -122,7 +122,7 @@ def pack_call(
 
 def placement(ranks: int | None, device: str | torch.device | None) -> tuple[int, str]:
     """How many ranks, and their kind of device: accelerators where each gets one, else the CPU."""
-    kind, native_counts = ranks_accelerator()
+    kind, native_counts = rank_accelerator()
     if ranks is None:
         ranks = default_ranks(native_counts)
     if not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS:

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
@@ -203,7 +204,9 @@ class Supervisor:
                 f"returned a {message.kind}, which cannot be opened in the notebook: "
                 f"{type(error).__name__}: {error}"
             )
-            self.failures.append(Failure(0.0, rank, "Result", happened, message.frames, "-"))
+            formatted = "".join(traceback.format_exception(error))
+            failure = Failure(0.0, rank, "Result", happened, message.frames, formatted)
+            self.failures.append(failure)
         else:
             self.done.add(rank)
 

@@ -331,7 +331,7 @@ def _in_a_rank(value: Any) -> tuple | None:
     if kind.__name__.endswith("ExitAutocall"):
         return getattr, (sys, "exit")
     if kind is types.FunctionType and value.__module__ == "IPython.core.display_functions":
-        return getattr, (builtins, value.__name__)
+        return (getattr, (builtins, "display")) if value.__name__ == "display" else None
     return None
 
 

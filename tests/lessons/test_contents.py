@@ -72,7 +72,7 @@ def test_a_first_cell_that_cannot_be_read_is_an_error(shown, first, tmp_path):
 
 def test_on_eight_gpus_with_a_tpu(shown):
     gpus = tuple(Device(f"cuda:{i}", "cuda", "NVIDIA H200", 2**37) for i in range(8))
-    ranks = {"backend": "nccl", "ranks_with_one": range(1, 9)}
+    ranks = {"backend": "nccl", "native_counts": range(1, 9)}
     tpu = {"xla": "torch_xla 2.9.0", "tpu": Chips("v5e", 8)}
     page = repr(shown(devices=(gpus[0], *gpus), **ranks, **tpu))
     for here in ("NVIDIA H200", "8 ranks on 8 GPUs; nccl", "8 \N{MULTIPLICATION SIGN} TPU v5e"):
