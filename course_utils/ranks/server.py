@@ -9,6 +9,7 @@ import multiprocessing as mp
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 from multiprocessing import util
@@ -22,6 +23,7 @@ ENVIRONMENT = {
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # a rank that is to have a TPU loads TorchTPU itself
 }
 
+LONGEST_FOLDER = 60  # characters; a socket's path has 103 on macOS, some of them Python's own
 _starting = threading.Lock()
 
 
@@ -35,6 +37,7 @@ def warm_up() -> None:
     from multiprocessing import forkserver
 
     with _starting:
+        _choose_folder()
         mp.get_context("forkserver").set_forkserver_preload(["course_utils.ranks.preload"])
         usual = util.spawnv_passfds
         util.spawnv_passfds = _spawn  # ty: ignore[invalid-assignment]  # called the same way
@@ -42,6 +45,19 @@ def warm_up() -> None:
             forkserver.ensure_running()
         finally:
             util.spawnv_passfds = usual
+
+
+def _choose_folder() -> None:
+    """Let `multiprocessing` put its sockets into /tmp where TMPDIR, as some schedulers set it, is
+    too long for a socket's path.
+    """
+    usual = tempfile.gettempdir()
+    if len(usual) > LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
+        try:
+            util.get_temp_dir()  # it is made now, and removed at the end
+        finally:
+            tempfile.tempdir = usual
 
 
 def _spawn(path: bytes, args: list, passed: list[int]) -> int:
