@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
 
-from course_utils import CourseError, launch
+from course_utils import CourseError, RankError, launch, report
 from course_utils.machine import usable_memory
 from course_utils.ranks import values
 from course_utils.ranks.values import LARGE, pack, unpack
@@ -147,6 +149,53 @@ def test_a_cached_function_travels_with_its_settings():
     assert after(3) == 9
     assert after.cache_parameters() == {"maxsize": 7, "typed": False}
     assert launch(square, 4, ranks=1).results == [16]
+
+
+def test_ddp_comes_back_as_its_module():
+    def train():
+        return {"model": DDP(nn.Linear(2, 3))}
+
+    for found in launch(train, ranks=2, device="cpu").results:
+        assert type(found["model"]) is nn.Linear
+        assert found["model"](torch.ones(1, 2)).shape == (1, 3)
+
+
+def test_a_part_of_a_tensor_is_refused_with_what_to_return():
+    def train():
+        model = nn.Linear(4, 4)
+        fully_shard(model)
+        return model.state_dict()
+
+    with pytest.raises(RankError) as caught:
+        launch(train, ranks=2, device="cpu")
+    for words in (
+        "returned a OrderedDict, which cannot be sent back to the notebook: result['weight'] is a",
+        "full_tensor(), or of a model get_model_state_dict(",
+        "return model.state_dict()",
+    ):
+        assert words in str(caught.value)
+
+
+class OfRanks:
+    def __getstate__(self):
+        return {"made": "in a rank"}
+
+    def __setstate__(self, state):
+        raise ValueError("not here")
+
+
+def test_a_result_that_cannot_be_opened_costs_nothing_else():
+    def train():
+        report(loss=1.0)
+        dist.barrier()
+        return OfRanks() if dist.get_rank() else torch.ones(BIG)
+
+    words = (
+        "rank 1 of 2 returned a OfRanks, which cannot be opened in the notebook: ValueError: not"
+    )
+    with pytest.raises(RankError, match=words) as caught:
+        launch(train, ranks=2, device="cpu")
+    assert caught.value.run.column("loss", rank=1) == [1.0]
 
 
 LOCK = threading.Lock()

@@ -1,0 +1,61 @@
+"""What is said of a rank that failed, and what to do about it."""
+
+import pytest
+
+from course_utils.ranks.failures import Failure, advice, died, in_full
+
+FAULT = """Fatal Python error: Aborted
+
+Thread 0x0001 (most recent call first):
+  File "/x/site-packages/course_utils/ranks/rank.py", line 9 in watch
+
+Current thread 0x0002 (most recent call first):
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 8 in all_gather
+  File "/tmp/ipykernel_1/2.py", line 6 in gather
+"""
+
+
+def test_a_process_that_crashed_has_a_line_and_last_words():
+    failure = died(1, -6, FAULT, "starting\nterminate called\n  what():  sizes differ\n")
+    assert failure.happened == "crashed (SIGABRT): sizes differ"
+    assert failure.frames[0] == ("/tmp/ipykernel_1/2.py", 6, "gather")
+    assert died(1, -9, "", "").happened == "was killed (SIGKILL)"
+    assert died(1, 3, "", "").happened == "ended with exit code 3 before its function returned"
+
+
+@pytest.mark.parametrize(
+    ("cause", "happened", "device", "words"),
+    [
+        ("SIGKILL", "was killed (SIGKILL)", "cpu", "Where memory runs out"),
+        ("SIGABRT", "crashed: op.preamble.length <= op.nbytes. 8 vs 4", "cpu", "different sizes"),
+        ("SIGABRT", "crashed", "XLA's CPU client", "on virtual cores"),
+        ("SIGABRT", "crashed", "tpu", "Another process may have the TPU"),
+        ("SIGABRT", "crashed", "cpu", ""),
+        ("RuntimeError", "raised RuntimeError: No CUDA GPUs are available", "cpu", "pick()"),
+        ("RuntimeError", "raised RuntimeError: No CUDA GPUs are available", "cuda", ""),
+        ("ValueError", "raised ValueError: bad shard", "cpu", ""),
+    ],
+)
+def test_advice_fits_cause_words_and_device(cause, happened, device, words):
+    found = advice(Failure(0.0, 0, cause, happened, [], ""), device, [])
+    assert words in found
+    assert bool(words) == bool(found)
+
+
+def test_an_error_is_told_with_its_notes_causes_and_members():
+    try:
+        try:
+            {}["lr"]
+        except KeyError as cause:
+            error = ValueError("no config")
+            error.add_note("look at batch 3")
+            raise error from cause
+    except ValueError as error:
+        text = in_full(error)
+    assert text == "ValueError: no config\n  look at batch 3\n  caused by KeyError: 'lr'"
+
+    group = ExceptionGroup("two", [ValueError("a"), KeyError("b")])
+    assert in_full(group).splitlines()[1:] == [
+        "  one of them: ValueError: a",
+        "  one of them: KeyError: 'b'",
+    ]
