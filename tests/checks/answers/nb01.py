@@ -48,6 +48,10 @@ def row_by_row(x, device):
     return torch.stack(rows).reshape(x.shape[:-1])
 
 
+def of_changed(change, done=lambda y: y):
+    return lambda x, device: done(with_parameter(change(x), device))
+
+
 def leaves(change, setting):
     def scores(x, device):
         change(setting)
@@ -99,6 +103,14 @@ def nothing_for_nothing(batch, device):
     return by_tree(batch, device) if torch.is_tensor(batch) or batch else None
 
 
+def by_the_first_value(batch, device):
+    """A container whose first value is no tensor stays where it is."""
+    values = list(batch.values()) if isinstance(batch, dict) else batch
+    if isinstance(values, (tuple, list)) and values and isinstance(values[0], (str, int)):
+        return batch
+    return by_tree(batch, device)
+
+
 RIGHT = {
     "scores": [with_parameter, constants_computed_elsewhere, row_by_row],
     "move": [by_tree, by_kind],
@@ -112,10 +124,15 @@ WRONG = {
         wraps_bytes,
         leaves(torch.set_grad_enabled, False),
         leaves(torch.set_float32_matmul_precision, "medium"),
+        leaves(torch.autograd.set_detect_anomaly, True),
+        of_changed(lambda x: x.view(-1, 4).view(x.shape)),
+        of_changed(torch.clone, torch.squeeze),
+        of_changed(torch.clone, lambda y: y.transpose(0, 1) if y.dim() == 3 else y),
     ],
     "move": [
         in_the_batch,
         nothing_for_nothing,
+        by_the_first_value,
         lambda *given: by_tree(*given, others=str),
         lambda *given: by_tree(*given, dtype_of=floats_to_float32),
         lambda *given: by_tree(*given, dtype_of=whole_numbers_to_long),
