@@ -62,7 +62,7 @@ def stage_costs(costs, counts):
 
 @exercise(balance)
 def _(answer):
-    draw = random.Random(5)
+    draw = random.Random(4)
     cases = [
         ([1] * 8, 4),
         ([8, 1, 1, 1, 1, 1, 1, 2], 4),
@@ -73,7 +73,7 @@ def _(answer):
         ([0.03, 0.01, 0.01, 0.01, 0.02], 2),
         ([0.31, 0.02, 0.013, 0.011, 0.024, 0.017, 0.012, 0.3], 3),
     ]
-    cases += [([draw.randint(1, 99) / 1000 for _ in range(11)], stages) for stages in (2, 3, 4, 5)]
+    cases += [([draw.randint(1, 99) / 1000 for _ in range(10)], stages) for stages in (2, 3, 4, 5)]
     for costs, stages in cases:
         call = f"balance({costs}, {stages})"
         given = [*costs]
