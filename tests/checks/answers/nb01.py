@@ -60,11 +60,6 @@ def leaves(change, setting):
     return scores
 
 
-def wraps_bytes(x, device):
-    x = x.to(device)
-    return (x - x.new_tensor(MIDDLE)).float() @ weights(device)
-
-
 def by_tree(batch, device, dtype_of=lambda tensor: tensor.dtype, others=lambda leaf: leaf):
     def moved(leaf):
         return leaf.to(device, dtype_of(leaf)) if torch.is_tensor(leaf) else others(leaf)
@@ -84,10 +79,6 @@ def by_kind(batch, device):
 
 def floats_to_float32(tensor):
     return torch.float32 if tensor.is_floating_point() else tensor.dtype
-
-
-def whole_numbers_to_long(tensor):
-    return tensor.dtype if tensor.is_floating_point() else torch.long
 
 
 def in_the_batch(batch, device):
@@ -121,7 +112,6 @@ WRONG = {
         in_place,
         sets_the_default,
         in_the_type_of_x,
-        wraps_bytes,
         leaves(torch.set_grad_enabled, False),
         leaves(torch.set_float32_matmul_precision, "medium"),
         leaves(torch.autograd.set_detect_anomaly, True),
@@ -135,6 +125,5 @@ WRONG = {
         by_the_first_value,
         lambda *given: by_tree(*given, others=str),
         lambda *given: by_tree(*given, dtype_of=floats_to_float32),
-        lambda *given: by_tree(*given, dtype_of=whole_numbers_to_long),
     ],
 }

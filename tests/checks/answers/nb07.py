@@ -67,15 +67,6 @@ def padded_with_nothing(batches):
     return model
 
 
-def the_last_ones_alone(batches):
-    model, optimizer = new()
-    for i, (x, y) in enumerate(batches):
-        step(model if i < 2 else model.module, optimizer, x, y)
-    for p in model.parameters():
-        dist.broadcast(p.detach(), src=2)
-    return model.module
-
-
 def extra_batches(train):
     """The shortest rank's number of batches together, the others with `train`."""
 
@@ -174,7 +165,6 @@ RIGHT = {
 }
 WRONG = {
     "train_uneven": [
-        the_last_ones_alone,
         uneven(train_on=lambda batches: itertools.chain(*everyones(batches))),
         uneven(DDP.no_sync),
         uneven(train_on=lambda batches: batches[:1]),
@@ -186,7 +176,6 @@ WRONG = {
         uneven(kind=Piling),
         uneven(maximize=True),
         extra_batches(lambda model, x, y: cross_entropy(model(x), y)),
-        extra_batches(lambda model, x, y: cross_entropy(model.module(x), y).backward()),
         extra_batches(lambda model, x, y: (0 * cross_entropy(model.module(x), y)).backward()),
     ],
     "train_and_save": [

@@ -44,11 +44,6 @@ def to_the_first_two(parameters):
     return [i % 2 for i in range(len(parameters))]
 
 
-def in_two_halves(parameters):
-    last = dist.get_world_size() - 1
-    return [0 if i < len(parameters) // 2 else last for i in range(len(parameters))]
-
-
 def averaged(parameters):
     for p in parameters:
         dist.all_reduce(p.grad)
@@ -132,7 +127,6 @@ WRONG = {
     "shard_optimizer": [
         sharded(make_all=True),
         sharded(to_the_first_two),
-        sharded(in_two_halves),
         sharded(average=lambda trained: None),
         sharded(smallest=1),
     ],

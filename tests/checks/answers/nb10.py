@@ -76,29 +76,6 @@ def equal_counts(costs, stages):
     return [len(part) for part in np.array_split(costs, stages)]
 
 
-def by_bisection(costs, stages):
-    """Fills up stages to a limit that is known to 0.05."""
-
-    def filled(limit):
-        counts, load = [0], 0
-        for left, cost in zip(range(len(costs), 0, -1), costs, strict=True):
-            if counts[-1] and (load + cost > limit or left <= stages - len(counts)):
-                counts.append(0)
-                load = 0
-            counts[-1] += 1
-            load += cost
-        return counts
-
-    low, high = max(costs), sum(costs)
-    while high - low > 0.05:
-        middle = (low + high) / 2
-        if len(filled(middle)) <= stages:
-            high = middle
-        else:
-            low = middle
-    return filled(high)
-
-
 def never_long(costs, stages):
     """No stage has more than two layers beyond an equal share."""
     most = -(-len(costs) // stages) + 2
@@ -127,7 +104,7 @@ WRONG = {
     ],
     "balance": [
         sorts_them,
-        by_bisection,
+        lambda costs, stages: balance([round(cost, 2) for cost in costs], stages),
         never_long,
         lambda costs, stages: str(balance(costs, stages)),
         equal_counts,
