@@ -57,9 +57,9 @@ def _(answer):
         yield f"{where}: equal weights on all ranks at the end", equal_everywhere(end)
         # gradients are divided by all ranks, as with `join`, or by those that have a batch
         ways = [trained(in_steps(lists), by=by) for by in (dist.get_world_size(), 0)]
-        alike = [torch.allclose(end, way, rtol=0, atol=1e-5) for way in ways]
-        words = "weights of a run with each batch once, whole and in order, and with no others"
-        yield f"{where}: {words}", any(alike)
+        as_asked = any(torch.allclose(end, way, rtol=0, atol=1e-5) for way in ways)
+        words = "SGD's steps on each batch once, whole and in order, and on no others"
+        yield f"{where}: what gives these weights", words if as_asked else "other steps"
     yield (
         "",
         "Every batch counted once, nobody waited for ever, and the weights were equal before every "
