@@ -1,7 +1,9 @@
 """Say in words how two values differ: numbers, texts, tensors, arrays, and containers of them."""
 
 import math
+from array import array
 from collections.abc import Mapping
+from decimal import Decimal
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -64,7 +66,10 @@ def difference(expected: Any, got: Any, tol: float) -> Difference | None:
         return None
     if kind(expected) != kind(given):
         return _of_kinds(kind(expected), expected, given)
-    return Difference("not what was expected", show(expected), show(given))
+    both = show(expected), show(given)
+    if isinstance(expected, str):
+        both = _parting(expected, got)
+    return Difference("not what was expected", *both)
 
 
 def show(value: Any) -> str:
@@ -109,7 +114,7 @@ def _is_number(value: Any) -> bool:
 
 def _of_mappings(expected: Mapping, got: Mapping, tol: float) -> Difference | None:
     if expected.keys() != got.keys():
-        names = show(repr([*expected])), show(repr([*got]))
+        names = _parting(repr([*expected]), repr([*got]))
         return Difference("other names than expected", *names)
     for key, value in expected.items():
         if found := difference(value, got[key], tol):
@@ -137,6 +142,15 @@ def _of_kinds(wanted: str, expected: Any, got: Any) -> Difference:
     return Difference(f"{wanted} was expected, this is {kind(got)}", *both)
 
 
+def _parting(expected: str, got: str) -> tuple[str, str]:
+    """Two texts from shortly before they differ, since `show` cuts what is long."""
+    places = enumerate(zip(expected, got, strict=False))
+    parting = next((i for i, (a, b) in places if a != b), min(len(expected), len(got)))
+    start = max(0, parting - 60)
+    cut = "…" if start else ""
+    return show(cut + expected[start:]), show(cut + got[start:])
+
+
 def _apart(expected: float, got: float) -> tuple[str, str]:
     """Two numbers with as many digits as show that they differ."""
     usual = ",.0f" if abs(expected) >= 1e6 else ".6g"
@@ -152,7 +166,9 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, torch.Tensor) and not value.is_meta:
         return value.tolist()
-    return list(value) if isinstance(value, (range, tuple)) else value
+    if isinstance(value, Decimal):
+        return float(value)
+    return list(value) if isinstance(value, (range, tuple, array)) else value
 
 
 def _of_tensors(expected: torch.Tensor, got: Any, tol: float) -> Difference | None:

@@ -210,8 +210,13 @@ def _ended_after(seconds: float) -> Iterator[None]:
 
 
 def _in_this_process(seconds: float, function: Callable, *args: Any) -> Outcome:
-    """`function(*args)`, which prints nothing here and fails as in a launch."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
+    """`function(*args)`, which prints and sets nothing here, and fails as in a launch."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+        contextlib.ExitStack() as set_back,
+    ):
+        set_back.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+        set_back.callback(torch.set_default_dtype, torch.get_default_dtype())
         try:
             with _ended_after(seconds):
                 return function(*args)

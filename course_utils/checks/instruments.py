@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from operator import index
 from typing import Any
 from unittest import mock
@@ -13,9 +13,12 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim import SGD
 from torch.utils.data import Dataset
 
+from ..lessons.models import mlp
 from ..machine import pick
 from ..style import plural
 from .compare import kind
@@ -75,6 +78,26 @@ def weights(network: nn.Module) -> torch.Tensor:
     return nn.utils.parameters_to_vector(network.parameters()).detach().clone()
 
 
+def in_steps(lists: Iterable[list[tuple]]) -> list[list[tuple]]:
+    """The batches of each step, of those ranks that still have one; from the ranks' lists."""
+    return [[one for one in step if one] for step in itertools.zip_longest(*lists)]
+
+
+def trained(steps: Iterable[list[tuple]], *, by: int = 0) -> torch.Tensor:
+    """The weights of an `mlp` after a step with each list of batches, in one process.
+
+    The batches' gradients are added and divided by `by`, or by the number of batches.
+    """
+    network = mlp().to(pick())
+    optimizer = SGD(network.parameters(), lr=0.1)
+    for batches in steps:
+        optimizer.zero_grad()
+        losses = torch.stack([cross_entropy(network(x), y) for x, y in batches])
+        (losses.sum() / (by or len(batches))).backward()
+        optimizer.step()
+    return weights(network)
+
+
 def returned(value: Any, wanted: type = nn.Module, word: str = "a network") -> str | None:
     """What an answer returned where a network, or that, is asked for: a word; None for nothing."""
     if isinstance(value, wanted):
@@ -93,8 +116,10 @@ def inside(model: nn.Module) -> dict[str, Any]:
 
 def counts_of_layers(call: str, counts: Any) -> Generator[tuple, None, list[int]]:
     """Yield what is said of an answer's counts of layers, a stage each; the counts, as numbers."""
-    listed = hasattr(counts, "__len__")
-    yield f"{call}: what it returns", plural(len(counts), "number") if listed else counts
+    found = None if counts is None else kind(counts)
+    if hasattr(counts, "__len__") and not isinstance(counts, str):
+        found = plural(len(counts), "number")
+    yield f"{call}: what it returns", found
     counts = [index(count) for count in counts]  # of any type of whole numbers
     yield f"{call}: how many layers they take together", sum(counts)
     empty = [stage for stage, count in enumerate(counts) if count < 1]
@@ -121,7 +146,7 @@ def _equal(tensors: list[torch.Tensor]) -> bool:
 def batch(seed: int, rows: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
     """Images (rows, 64) and digits (rows,) for `mlp`, on this rank's device, drawn from `seed`."""
     generator = torch.Generator().manual_seed(seed)
-    x = torch.rand(rows, 64, generator=generator)
+    x = torch.randn(rows, 64, generator=generator)
     y = torch.randint(10, (rows,), generator=generator)
     return x.to(pick()), y.to(pick())
 

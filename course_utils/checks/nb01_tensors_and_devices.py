@@ -49,6 +49,7 @@ def settings() -> dict[str, object]:
         "default device": str(torch.get_default_device()),
         "default type": torch.get_default_dtype(),
         "gradients are recorded": torch.is_grad_enabled(),
+        "anomalies are looked for": torch.is_anomaly_enabled(),
         "precision of products": torch.get_float32_matmul_precision(),
     }
 
@@ -66,10 +67,12 @@ def on_the_cpu(x, device):
     },
 )
 def _(answer):
-    squares = torch.arange(28.0).reshape(7, 4) ** 2
-    whole_numbers = torch.arange(20).reshape(5, 4)
+    torch.manual_seed(6)
+    fractions = 9 * torch.randn(7, 4)
+    whole_numbers = torch.arange(20).reshape(5, 4) - 9
+    others = whole_numbers.byte(), torch.randn(1, 4), torch.randn(2, 3, 4, 5).mT
     for device in ("cpu", "meta"):
-        for x in (squares, whole_numbers, whole_numbers.byte(), torch.ones(5, 3, 4)):
+        for x in (fractions, whole_numbers, *others):
             call = f'scores(x, "{device}") for x of shape {tuple(x.shape)}, {x.dtype}'
             given = x.clone()
             with Arithmetic() as arithmetic:
@@ -110,13 +113,16 @@ def first_level(batch, device):
 )
 def _(answer):
     for device in ("meta", "cpu"):
-        x = torch.arange(6.0).reshape(2, 3)
+        x = torch.tensor([[0.5, -2.25], [-3.1, 1.0]])
         y = torch.tensor([1, 0])
         types = [torch.float64, torch.float16, torch.int32, torch.bool]
         nested = {
+            "name": "digits",
             "x": x,
             "pair": (x, y),
-            "more": [{"y": y, 3: "three"}, "cat", 7, None, [[x], (y,)]],
+            "more": [{3: "three", "y": y}, "cat", 7, None, [[x], (0, y)], [0.5, 2]],
+            "scale": y[0],
+            "no rows": x[:0],
             "on": True,
         }
         empty = {
@@ -127,8 +133,6 @@ def _(answer):
             "list": [],
             "tuple": (),
             "none": None,
-        }
-        others = {
             "weight": nn.Parameter(x, False),
             "array": np.ones(2),
             "set": {1},
@@ -139,13 +143,12 @@ def _(answer):
             ("(x, [y])", (x, [y])),
             ("[x in four other types]", [x.to(dtype) for dtype in types]),
             ("x", x),
-            ("a dict of what is empty", empty),
-            ("a dict of other things", others),
+            ("a dict of what is empty, and of other things", empty),
             ("0", 0),
         ):
             call = f'move({words}, "{device}")'
             found = answer(batch, device)
+            yield f"{call}: the batch afterwards", batch
             yield call, found
             yield f"{call}: what it consists of", kinds(found)
-            yield f"{call}: the batch afterwards", batch
     yield "", "Tensors move, the shape of the batch stays."

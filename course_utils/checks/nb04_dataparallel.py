@@ -45,8 +45,9 @@ def first_level(batch, devices):
     },
 )
 def _(answer):
-    x = torch.arange(20.0).reshape(10, 2)
-    y = torch.arange(10)
+    torch.manual_seed(1)
+    x = torch.randn(10, 2)
+    y = torch.randperm(10)
     cpu = [torch.device("cpu")] * 4
     other = {
         "x": x,
@@ -55,6 +56,7 @@ def _(answer):
         "none": None,
         "zero": 0,
         "empty": "",
+        3: "three",
         "list": [x],
     }
     for words, batch, devices in (
@@ -62,9 +64,10 @@ def _(answer):
         ("[rows, labels, 1], 3 devices", [x, y, 1], cpu[:3]),
         ('a tensor of 10 rows, ["meta"]', x, ["meta"]),
         ("a tensor of 2 rows, 4 devices", x[:2], cpu),
+        ("a tensor of 1 row, 4 devices", x[:1], cpu),
         (
             "{'scale': 0.5, 'x': 5 images}, 4 devices",
-            {"scale": 0.5, "x": torch.arange(60.0).reshape(5, 3, 4)},
+            {"scale": 0.5, "x": torch.randn(5, 3, 4)},
             cpu,
         ),
         (
@@ -124,21 +127,22 @@ def mean_of_losses(outputs, device):
     },
 )
 def _(answer):
-    parts = list(torch.arange(60.0).reshape(10, 3, 2).chunk(4))
-    loss = torch.ones(())
+    torch.manual_seed(1)
+    parts = list(torch.randn(12, 3, 2).split((3, 1, 4, 2, 2)))
+    losses = list(torch.tensor([0.5, -2.0, 1.25, 0.0, 3.0]))
     x, y = torch.ones(2, 2), torch.zeros(2, 2)
     for words, outputs, device in (
-        ("parts of 3, 3, 3 and 1 images", parts, "cpu"),
+        ("parts of 3, 1, 4, 2 and 2 images", parts, "cpu"),
         ('parts on "meta" and on the CPU, device "meta"', [parts[0].to("meta"), parts[1]], "meta"),
         ('one part, device "meta"', parts[:1], "meta"),
-        ("one loss without a dimension", [loss], "cpu"),
-        ("parts of one row and one column", list(torch.ones(3, 1).chunk(3)), "cpu"),
+        ("one loss without a dimension", losses[:1], "cpu"),
+        ("parts of one row and one column", list(torch.randn(3, 1).chunk(3)), "cpu"),
         ("dicts with their keys in another order", [{"x": x, "y": y}, {"y": y, "x": x}], "cpu"),
-        ("labels, int64", list(torch.arange(10).chunk(2)), "cpu"),
-        ("three losses without a dimension", [loss, 2 * loss, 3 * loss], "cpu"),
+        ("labels, int64", list(torch.randperm(10).chunk(2)), "cpu"),
+        ("five losses without a dimension", losses, "cpu"),
         (
             "a dict in a dict, and losses",
-            [{"all": {"y": part}, "loss": loss} for part in parts],
+            [{"all": {3: part}, "loss": one} for part, one in zip(parts, losses, strict=True)],
             torch.device("cpu"),
         ),
         ('dicts, device "meta"', [{"y": part} for part in parts], "meta"),
@@ -147,13 +151,13 @@ def _(answer):
         yield f"gather({words})", found
         yield f"gather({words}): what it consists of", kinds(found)
         yield f"gather({words}): the outputs afterwards", outputs
-    shapes = ((), (), (2, 3), (1, 3), (2, 3), (1, 3))
+    shapes = 2 * ((), (), (2, 3), (1, 3))
     leaves = [torch.ones(shape, requires_grad=True) for shape in shapes]
-    inner = [{"rows": leaf} for leaf in leaves[4:]]
+    inner = [{"loss": leaves[i], "rows": leaves[i + 2]} for i in (4, 5)]
     found = [
         answer(leaves[:2], "cpu"),
         answer(leaves[2:4], "cpu"),
-        answer(inner, "cpu")["rows"],
+        *answer(inner, "cpu").values(),
     ]
     yield "gather of losses, rows and dicts that need a gradient", found
     sum(vector.cumsum(0).sum() for vector in found).backward()  # each row has another gradient

@@ -8,6 +8,7 @@ from ..machine import pick
 from ..ranks.traffic import Traffic
 from .compare import AtMost
 from .exercise import exercise
+from .instruments import inside
 
 
 def hand_ddp(model):
@@ -34,14 +35,17 @@ def hand_ddp(model):
 
 
 class Tangled(nn.Module):
-    """Tied and frozen parameters, buffers; the first and the last gradient are not ready last."""
+    """Tied and frozen parameters, buffers, a norm, dropout, a part in eval().
+
+    The first and the last gradient are not ready last.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.last = nn.Linear(8, 8)
         self.embed = nn.Embedding(8, 6)
-        self.frozen = nn.Linear(6, 6).requires_grad_(False)
-        self.hidden = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+        self.frozen = nn.Linear(6, 6).requires_grad_(False).eval()
+        self.hidden = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Dropout(0.3), nn.Tanh())
         self.out = nn.Linear(6, 8, bias=False)
         self.out.weight = self.embed.weight
         self.register_buffer("scale", torch.rand(6) + 0.5)
@@ -59,20 +63,22 @@ def _(answer):
     answer(model)
     kept = [*map(id, model.parameters())] == [*map(id, before)]
     yield "are its parameters the tensors from before", kept
-    yield "parameters and buffers, which are to be rank 0's", dict(model.state_dict())
+    yield "parameters and buffers, which are to be rank 0's; the model is as it was", inside(model)
     needed = sum(p.numel() * p.element_size() for p in before if p.requires_grad)
     steps = ("the first backward", "the second backward", "a backward that adds to gradients")
     for step, where in enumerate(steps):
         x = (torch.arange(5, device=pick()) * (step + 1) + dist.get_rank()) % 8
         if step < 2:
             model.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), (x + 1) % 8)  # may send buffers, as DDP does
+        torch.manual_seed(step)
+        # a forward may send buffers, as DDP's does; and who clips such gradients is seen
+        loss = 100 * nn.functional.cross_entropy(model(x), (x + 1) % 8)
         with Traffic() as traffic:
             loss.backward()
         yield f"the gradients of {where}", {name: p.grad for name, p in model.named_parameters()}
         yield f"the messages of {where}", [name for name, _ in traffic.order]
         yield f"the bytes in the message of {where}", AtMost(traffic.order[0][1], needed)
-        torch.optim.SGD(before, lr=0.1).step()
+        torch.optim.SGD(before, lr=0.001).step()
     yield (
         "",
         "Right on three ranks and on two, tied and frozen parameters included: one all-reduce for "

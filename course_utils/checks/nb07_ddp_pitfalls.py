@@ -3,7 +3,7 @@
 import contextlib
 import io
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pickle import UnpicklingError
 from time import sleep
 from typing import Any
@@ -18,8 +18,17 @@ from torch.utils._pytree import tree_map_only
 
 from ..lessons.models import mlp
 from ..machine import pick
-from .exercise import exercise
-from .instruments import Steps, batch, equal_everywhere, everyones, returned, weights
+from .exercise import exercise, patched
+from .instruments import (
+    Steps,
+    batch,
+    equal_everywhere,
+    everyones,
+    in_steps,
+    returned,
+    trained,
+    weights,
+)
 
 
 def train_uneven(batches):
@@ -38,40 +47,24 @@ def train_uneven(batches):
 def _(answer):
     # two ranks have most: if they part in their last steps, that is seen
     for counts in ((2, 4, 4), (3, 1, 3)):
-        batches = [
-            [batch(10 * rank + i) for i in range(count)] for rank, count in enumerate(counts)
-        ]
-        mine = batches[dist.get_rank()]
+        lists = [[batch(10 * rank + i) for i in range(count)] for rank, count in enumerate(counts)]
         with Steps() as steps:
-            network = answer([*mine])
+            network = answer([*lists[dist.get_rank()]])
         where = f"{', '.join(map(str, counts))} batches on the ranks"
         yield f"{where}: what it returns", returned(network)
-        others = [x.cpu() for given in batches if given is not mine for x, _ in given]
-        foreign = any(torch.equal(x, taken) for x in others for taken in steps.inputs)
-        yield f"{where}: whether it trains on batches of other ranks", foreign
         yield f"{where}: equal weights on all ranks before each step", steps.equal()
-        yield f"{where}: equal weights on all ranks at the end", equal_everywhere(weights(network))
-        felt = _batches_that_count(answer, batches, weights(network))
-        yield f"{where}: which of its own batches change the weights at the end", felt
+        end = weights(network)
+        yield f"{where}: equal weights on all ranks at the end", equal_everywhere(end)
+        # gradients are divided by all ranks, as with `join`, or by those that have a batch
+        ways = [trained(in_steps(lists), by=by) for by in (dist.get_world_size(), 0)]
+        as_asked = any(torch.allclose(end, way, rtol=0, atol=1e-5) for way in ways)
+        words = "SGD's steps on each batch once, whole and in order, and on no others"
+        yield f"{where}: what gives these weights", words if as_asked else "other steps"
     yield (
         "",
-        "Every batch changed the weights, nobody waited for ever, and the weights were equal "
-        "before every step.",
+        "Every batch counted once, nobody waited for ever, and the weights were equal before every "
+        "step.",
     )
-
-
-def _batches_that_count(answer: Callable, batches: list[list], end: torch.Tensor) -> list[bool]:
-    """For each of this rank's batches, whether the weights end elsewhere if its digits differ."""
-    felt = []
-    for rank, given in enumerate(batches):
-        for i, (x, y) in enumerate(given):
-            other = [*batches[dist.get_rank()]]
-            if rank == dist.get_rank():
-                other[i] = x, (y + 1) % 10
-            ends = weights(answer(other))
-            if rank == dist.get_rank():
-                felt.append(not torch.allclose(ends, end, rtol=0, atol=1e-6))
-    return felt
 
 
 def train_and_save(batches, path):
@@ -90,10 +83,11 @@ def train_and_save(batches, path):
 
 real_save = torch.save
 real_load = torch.load
+STORAGES = torch.UntypedStorage, torch.TypedStorage  # which torch saves where a tensor is pickled
 
 
 class Files:
-    """Stands for torch: counts each `save` of a file, and keeps what `load` gave.
+    """Stands for torch: counts each `save`, and keeps what `load` gave.
 
     Writing begins a second after the call and takes half of one: who does not wait for the writer,
     or only sleeps, which takes no time here, loads what an earlier run has left, or a part. What is
@@ -105,7 +99,7 @@ class Files:
         self.loaded: list[Any] = []
 
     def save(self, thing: Any, file: Any, *more: Any, **options: Any) -> None:
-        if isinstance(file, io.BytesIO):  # pickling a tensor saves it to memory
+        if isinstance(thing, STORAGES):
             return real_save(thing, file, *more, **options)
         self.saves += 1
         written = io.BytesIO()
@@ -122,14 +116,14 @@ class Files:
         return None
 
     def load(self, file: Any, *more: Any, **options: Any) -> Any:
-        if isinstance(file, io.BytesIO):
-            return real_load(file, *more, **options)
         try:
             loaded = real_load(file, *more, **options)
         except (EOFError, OSError, RuntimeError, UnpicklingError) as error:
             raise RuntimeError(
                 "this rank read a file that was not there, or not written to its end"
             ) from error
+        if isinstance(loaded, STORAGES):
+            return loaded
         loaded = tree_map_only(torch.Tensor, lambda t: t.nextafter(torch.ones_like(t)), loaded)
         self.loaded.append(loaded)
         return loaded
@@ -139,7 +133,15 @@ def _numbers(state: Mapping) -> torch.Tensor:
     return torch.cat([tensor.cpu().flatten() for tensor in state.values()])
 
 
-@exercise(train_and_save, ranks=(3,), seconds=10)
+nobody_waits = patched(train_and_save, "torch.distributed.barrier")
+
+
+@exercise(
+    train_and_save,
+    ranks=(3,),
+    seconds=10,
+    mistakes={"this is what an earlier run left; wait until the file is written": nobody_waits},
+)
 def _(answer):
     with tempfile.TemporaryDirectory() as folder:
         torch.save(mlp().state_dict(), f"{folder}/model.pt")  # left by an earlier run
@@ -152,9 +154,9 @@ def _(answer):
         ):
             loaded = answer([batch(10 * dist.get_rank() + i) for i in range(2)], path)
         yield "what it returns", returned(loaded, Mapping, "a state dict")
-        yield "how many ranks save a file", sum(everyones(files.saves > 0))
+        yield "how many times the ranks save, together", sum(everyones(files.saves))
         yield "what is in the file", torch.load(path, map_location=pick())
-        yield "how many ranks load a file", sum(everyones(len(files.loaded) > 0))
+        yield "how many ranks load", sum(everyones(len(files.loaded) > 0))
         loaded = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to(pick()), loaded)
         yield "what it returns, which is to be what was saved", loaded
         from_file = any(torch.equal(_numbers(loaded), _numbers(each)) for each in files.loaded)

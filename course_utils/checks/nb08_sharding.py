@@ -28,7 +28,7 @@ def in_gigabytes(*given):
 
 @exercise(zero_bytes, mistakes={"bytes are asked for, this is in gigabytes": in_gigabytes})
 def _(answer):
-    for parameters, ranks in ((7.5e9, 64), (7.5e9, 1), (1.3e9, 8), (1000, 3)):
+    for parameters, ranks in ((7.5e9, 64), (7.5e9, 1), (1.3e9, 1000), (1000, 3)):
         for stage in range(4):
             yield f"zero_bytes({parameters:g}, {ranks}, {stage})", answer(parameters, ranks, stage)
     yield (
@@ -71,7 +71,7 @@ def on_the_sum(parameters, make):
 
 CASES = {  # the optimizer, its states for each parameter, the layers' sizes
     "SGD": (partial(SGD, lr=0.05, momentum=0.9), 1, (6, 7, 5, 1)),
-    "Adam": (partial(Adam, lr=0.05), 2, (4, 4, 4, 4, 4)),
+    "Adam": (partial(Adam, lr=0.05), 2, (3,) * 9),
     "Adam, two parameters": (partial(Adam, lr=0.05), 2, (6, 2)),
 }
 

@@ -15,6 +15,7 @@ from ..machine import pick
 from ..ranks.traffic import Traffic
 from .compare import AtMost
 from .exercise import Values, exercise
+from .instruments import returned
 
 
 def choose_units(model, mesh):
@@ -32,7 +33,7 @@ def outside(model: nn.Module) -> list[str]:
 def after_backward(model: nn.Module) -> Values:
     grads = {name: p.grad for name, p in model.named_parameters()}
     missing = [name for name, grad in grads.items() if grad is None]
-    yield "parameters that get no gradient in a backward", missing
+    yield "backward: parameters without a gradient", missing
     means = {name: grad.full_tensor() for name, grad in grads.items()}
     yield "the gradient, the mean over all ranks", means
 
@@ -107,7 +108,7 @@ def _(answer):
     whole = sum(p.nbytes for p in make().parameters())
     with Alive() as alive:
         model = answer(make, draw, init_device_mesh(pick().type, (dist.get_world_size(),)))
-    yield "a torch.nn.Module is returned", isinstance(model, nn.Module)
+    yield "what it returns", returned(model)
     yield "parameters that are not sharded", outside(model)
     parts = {name: p.to_local() for name, p in model.named_parameters()}
     without = [name for name, part in parts.items() if part.is_meta]

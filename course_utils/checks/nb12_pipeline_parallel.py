@@ -53,7 +53,7 @@ def forwards_first(rank, ranks, micro_batches):
     },
 )
 def _(answer):
-    sizes = ((4, 8), (1, 2), (4, 2), (3, 1), (3, 7), (11, 4), (17, 20))
+    sizes = ((4, 8), (1, 2), (5, 5), (3, 1), (3, 7), (11, 4), (17, 50))
     yield from played(answer, sizes, split=False)
     yield "", "The smallest bubble at the least memory, up to 17 ranks."
 
@@ -95,5 +95,5 @@ def w_at_the_end(rank, ranks, micro_batches):
     },
 )
 def _(answer):
-    yield from played(answer, ((4, 8), (1, 1), (4, 4), (3, 7), (5, 6), (11, 13)), split=True)
+    yield from played(answer, ((4, 8), (1, 1), (4, 4), (5, 6), (3, 18), (11, 13)), split=True)
     yield "", "A third of 1F1B's waiting, and no rank holds more than rank 0 does with 1F1B."

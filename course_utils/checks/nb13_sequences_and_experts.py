@@ -1,5 +1,7 @@
 """Exercises of notebook 13: two outputs of attention become one, tokens go to several experts."""
 
+import itertools
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -12,20 +14,26 @@ from .exercise import exercise, patched
 from .instruments import rows_into
 
 FLOAT, DOUBLE, SHORT = torch.float32, torch.float64, torch.bfloat16
-# words: (…, n, d), a query's largest mean score, some queries see nothing, types of out, lse, tol
+# words: (…, n, d), a query's largest mean score, some queries see nothing, types of out_a, lse_a,
+# out_b, lse_b, tol
 PARTS = {
-    "scores around 0": ((2, 3, 4, 6), 0, False, FLOAT, FLOAT, 1e-5),
-    "two dimensions, one query, float64": ((1, 5), 0, False, DOUBLE, DOUBLE, 1e-5),
+    "scores around 0": ((2, 3, 4, 6), 0, False, 4 * [FLOAT], 1e-5),
+    "two dimensions, one query, float64": ((1, 5), 0, False, 4 * [DOUBLE], 1e-5),
     "five dimensions, scores from -1000 to 1000": (
         (2, 1, 3, 5, 4),
         1000,
         False,
-        FLOAT,
-        FLOAT,
+        4 * [FLOAT],
         1e-3,
     ),
-    "nothing seen in a part, or in both, by some queries": ((2, 7, 3), 0, True, FLOAT, FLOAT, 1e-5),
-    "out in bfloat16, lse in float32": ((2, 3, 4), 0, False, SHORT, FLOAT, 0.03),
+    "nothing seen in a part, or in both, by some queries": ((2, 7, 3), 0, True, 4 * [FLOAT], 1e-5),
+    "out_a in bfloat16, lse_a and out_b in float32, lse_b in float64": (
+        (2, 3, 4),
+        0,
+        False,
+        [SHORT, FLOAT, FLOAT, DOUBLE],
+        0.03,
+    ),
 }
 
 
@@ -54,7 +62,8 @@ def merge_outputs(out_a, lse_a, out_b, lse_b):
     """out (…, n, d), lse (…, n) of attention over two parts of the keys -> (out, lse) over both."""
     lse = torch.stack([lse_a, lse_b])
     share_a, share_b = lse.softmax(0).nan_to_num().unsqueeze(-1)  # nan where both are -inf
-    return (out_a * share_a + out_b * share_b).to(out_a.dtype), torch.logaddexp(lse_a, lse_b)
+    out = out_a * share_a + out_b * share_b
+    return out.to(out_a.dtype), torch.logaddexp(lse_a, lse_b).to(lse_a.dtype)
 
 
 nan_stays = patched(merge_outputs, "torch.Tensor.nan_to_num", new=torch.Tensor.clone)
@@ -68,9 +77,9 @@ nan_stays = patched(merge_outputs, "torch.Tensor.nan_to_num", new=torch.Tensor.c
     },
 )
 def _(answer):
-    for words, (*case, of_out, of_lse, tol) in PARTS.items():
-        (out_a, lse_a), (out_b, lse_b) = (attention(*part) for part in two_parts(*case))
-        given = [out_a.to(of_out), lse_a.to(of_lse), out_b.to(of_out), lse_b.to(of_lse)]
+    for words, (*case, types, tol) in PARTS.items():
+        parts = itertools.chain(*(attention(*part) for part in two_parts(*case)))
+        given = [tensor.to(dtype) for tensor, dtype in zip(parts, types, strict=True)]
         found = answer(*given)
         pair = isinstance(found, (tuple, list)) and len(found) == 2
         yield f"{words}: what comes back", "(out, lse)" if pair else kind(found)

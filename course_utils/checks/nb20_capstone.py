@@ -1,6 +1,5 @@
 """Exercises of notebook 20: eight faults to name by what is seen, and four functions to mend."""
 
-import itertools
 import math
 import os
 import re
@@ -31,9 +30,10 @@ from .instruments import (
     batch,
     counts_of_layers,
     equal_everywhere,
-    everyones,
+    in_steps,
     returned,
     rows_into,
+    trained,
     weights,
 )
 
@@ -165,7 +165,7 @@ def probe_of_names(solution: Callable) -> Callable:
             wrong = meant(str(name)) or f"{name!r}, which is not in the list"
             if name is None:
                 wrong = "no name yet" if said else None
-            yield f"Case {letter}", "" if wrong == right else wrong
+            yield f"the name of {letter}", "" if wrong == right else wrong
         yield "", "; ".join(f"{letter}: {name}" for letter, name in solution().items()) + "."
 
     return probe
@@ -227,14 +227,11 @@ def _(answer):
             answer(rows, count)
         # the step before the first is on zeros
         read = [rows.read(x) for x in steps.inputs if x.any()]
-        both = [len({*mine} & {*theirs}) for mine, theirs in zip(*everyones(read), strict=True)]
-        yield f"{count} steps: how many it takes", len(read)
-        different = {*itertools.chain(*read)}
-        yield f"{count} steps: different rows that this rank trains on", len(different)
-        yield f"{count} steps: rows that both ranks have in a step", both
+        yield f"{count} steps: the rows of each, in the sampler's order", read
         by_it = int(rows.by_it.sum())
         yield f"{count} steps: rows read by the thread that trains", by_it
         yield f"{count} steps: equal weights on all ranks before each step", steps.equal()
+        yield f"{count} steps: the weights before the last", steps.weights[-1]
     ahead = read_ahead(rows.last, read, ends[-count:])
     yield f"{count} steps: whether the next batch is read while one computes", ahead
     yield "", "Other threads or processes read the next batches while one computes."
@@ -289,10 +286,11 @@ def train_large(model, optimizer, x, y, pieces):
 def _(answer):
     for rows, pieces in ((50, 1), (50, 2), (50, 3), (7, 4), (64, 8)):
         model = mlp()
-        optimizer = SGD(model.parameters(), lr=0.5)
+        optimizer = SGD(model.parameters(), lr=0.5, momentum=0.9)
         x, y = batch(pieces, rows)
         for p in model.parameters():
-            p.grad = torch.full_like(p, 0.01)  # of a step before
+            p.grad = torch.full_like(p, 0.01)
+        optimizer.step()  # whose gradients and momentum are there
         with SavedTensors() as one:
             cross_entropy(model(x.chunk(pieces)[0]), y.chunk(pieces)[0])
 
@@ -326,27 +324,6 @@ def train_noisy(batches):
     return model.module
 
 
-def without_broken(steps: list[list], *, way: str) -> torch.Tensor:
-    """The weights without broken batches, or without their steps, or as `model.join()` has them."""
-    network = mlp().to(pick())
-    optimizer = SGD(network.parameters(), lr=0.1)
-    if way == "joined":
-        lists = [whole(mine) for mine in zip(*steps, strict=True)]
-        steps = [[one for one in step if one] for step in itertools.zip_longest(*lists)]
-
-    ranks = dist.get_world_size()
-    for step in steps:
-        batches = whole(step)
-        if len(batches) < ranks and way == "left out":
-            continue
-        optimizer.zero_grad()
-        loss = sum(cross_entropy(network(x), y) for x, y in batches)
-        loss /= len(batches) if way == "mean" else ranks
-        loss.backward()
-        optimizer.step()
-    return weights(network)
-
-
 def whole(batches: Iterable[tuple]) -> list[tuple]:
     """Those of them that are not broken."""
     return [(x, y) for x, y in batches if x.isfinite().all()]
@@ -355,18 +332,22 @@ def whole(batches: Iterable[tuple]) -> list[tuple]:
 @exercise(train_noisy, ranks=(3,), seconds=8)
 def _(answer):
     for broken in ({(1, 1), (1, 3), (2, 3)}, {(0, 0), (2, 4)}):  # (rank, step)
-        steps = [[batch(10 * rank + step) for rank in range(3)] for step in range(5)]
+        lists = [[batch(10 * rank + step) for step in range(5)] for rank in range(3)]
         for rank, step in broken:
-            steps[step][rank][0][3] = math.nan
-        network = answer([step[dist.get_rank()] for step in steps])
-        places = [f"{rank} in step {step}" for rank, step in sorted(broken)]
-        where = f"broken on rank {' and '.join(places)}"
+            lists[rank][step][0][3] = math.nan
+        network = answer([*lists[dist.get_rank()]])
+        places = [f"batch {step} of rank {rank}" for rank, step in sorted(broken)]
+        where = f"broken: {', '.join(places)}"
         yield f"{where}: what it returns", returned(network)
         end = weights(network)
-        finite = bool(end.isfinite().all())
-        yield f"{where}: no broken batch gets into the weights", finite
+        wrong = int((~end.isfinite()).sum())
+        yield f"{where}: weights that are no finite number afterwards", wrong
         yield f"{where}: equal weights on all ranks", equal_everywhere(end)
-        ways = [without_broken(steps, way=way) for way in ("left out", "zeros", "mean", "joined")]
+        # the step left out, or the batch, which may count as zeros, or the next one in its place
+        kept = [whole(step) for step in zip(*lists, strict=True)]
+        complete = [step for step in kept if len(step) == 3]
+        joined = in_steps(map(whole, lists))
+        ways = [trained(complete), trained(kept), trained(kept, by=3), trained(joined, by=3)]
         alike = [torch.allclose(end, way, rtol=0, atol=1e-5) for way in ways]
         yield f"{where}: weights of a training on all batches but the broken ones", any(alike)
     yield "", "Nobody waits, and the weights are equal and finite on every rank."

@@ -1,11 +1,14 @@
 """Right answers in unlike styles are solved, plausible wrong ones are not."""
 
 import importlib
+import itertools
 import pkgutil
 from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
+import torch
+from torch.utils._pytree import tree_map
 
 from course_utils import check
 from course_utils.checks import all_exercises
@@ -16,17 +19,57 @@ FAST = 2  # answers of an exercise that every run of the tests judges; the other
 XLA_IS_HERE = find_spec("torch_xla") is not None
 SOON = 6.0  # seconds for an answer that never ends; there is no short limit for any other
 
-# of each exercise: the published solution and others, what its mistakes do and others
-RIGHT = {name: [exercise.published] for name, exercise in all_exercises().items()}
-WRONG = {name: [*exercise.mistakes.values()] for name, exercise in all_exercises().items()}
-HANGS, NEEDS_XLA = set(), set()
-for module in pkgutil.iter_modules(answers.__path__):
-    table = importlib.import_module(f"{answers.__name__}.{module.name}")
-    for name in {*table.RIGHT, *table.WRONG}:
-        RIGHT[name] += table.RIGHT[name]
-        WRONG[name] += table.WRONG[name]
-    HANGS |= getattr(table, "HANGS", set())
-    NEEDS_XLA |= getattr(table, "NEEDS_XLA", set())
+# The data of a check are unkind: not whole, not positive, not sorted, no multiple of the ranks, of
+# more than one type and shape, with an edge case for each sentence of the statement. Answers that
+# are right for kind numbers only are made of every solution that takes some.
+KIND = {
+    "whole": torch.round,
+    "positive": torch.abs,
+    "sorted": lambda tensor: tensor.sort(0).values if tensor.dim() else tensor,
+    "short": lambda tensor: tensor.bfloat16().to(tensor.dtype),
+}
+TAKE_NUMBERS = (
+    *("scores", "move", "train_step", "backward_in_pieces", "scatter", "gather"),
+    *("mean_over_ranks", "train_uneven", "train_and_save", "idle_shares", "balance", "mlp_part"),
+    *("attention_part", "merge_outputs", "to_experts", "train_large", "train_noisy"),
+)
+NO_MATTER = {("balance", "positive"), ("idle_shares", "positive"), ("mean_over_ranks", "sorted")}
+
+
+def for_kind_numbers(solution, change):
+    """The solution, with numbers that are made kind."""
+
+    def changed(value):
+        if isinstance(value, (list, float)):
+            return change(torch.tensor(value, dtype=torch.float64)).tolist()
+        of_floats = torch.is_tensor(value) and value.is_floating_point()
+        return change(value) if of_floats else value
+
+    def is_one(value):
+        return isinstance(value, list) and value and isinstance(value[0], float)
+
+    return lambda *given: solution(*tree_map(changed, given, is_leaf=is_one))
+
+
+def collected():
+    """By exercise: right answers, and wrong ones; those that never end; exercises that need XLA."""
+    right = {name: [exercise.published] for name, exercise in all_exercises().items()}
+    wrong = {name: [*exercise.mistakes.values()] for name, exercise in all_exercises().items()}
+    hangs, needs_xla = set(), set()
+    for module in pkgutil.iter_modules(answers.__path__):
+        table = importlib.import_module(f"{answers.__name__}.{module.name}")
+        for name in {*table.RIGHT, *table.WRONG}:
+            right[name] += table.RIGHT[name]
+            wrong[name] += table.WRONG[name]
+        hangs |= getattr(table, "HANGS", set())
+        needs_xla |= getattr(table, "NEEDS_XLA", set())
+    for name, kind in itertools.product(TAKE_NUMBERS, KIND):
+        if (name, kind) not in NO_MATTER:
+            wrong[name].append(for_kind_numbers(right[name][0], KIND[kind]))
+    return right, wrong, hangs, needs_xla
+
+
+RIGHT, WRONG, HANGS, NEEDS_XLA = collected()
 
 
 def test_every_exercise_has_answers():

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -135,6 +136,7 @@ def test_an_answer_cannot_harm_the_kernel():
 
     def changes(rows, devices):
         torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
         torch.manual_seed(0)
         return share(rows, devices)
 
@@ -155,7 +157,9 @@ def test_an_answer_cannot_harm_the_kernel():
     assert shares(leaves).state == "wrong"
     assert shares(cannot_be_sent).text.startswith("It uses what no other process can get")
     assert shares(changes)
+    assert replace(shares, here=True)(changes)
     assert torch.get_default_dtype() is torch.float32
+    assert torch.is_grad_enabled()
     assert "launch was called inside a rank" in shares(launches).text
     assert "It had not finished after 2 s" in replace(shares, seconds=2.0)(never_ends).text
 
@@ -189,6 +193,8 @@ def test_differences_in_words():
         (1.5, "1.5", "a number was expected, this is a text"),
         (1.0, float("nan"), "off by"),
         ("sum", "mean", "not what was expected"),
+        (300 * "a" + "b", 300 * "a" + "c", "not what was expected"),
+        (Decimal("1.5"), Decimal("1.75"), "off by 0.25"),
         (True, 1, "a bool was expected, this is an int"),
         ([1, 2], torch.tensor([1, 3]), "number 1"),
         (2, torch.ones(2), "a number was expected, this is a tensor"),

@@ -1,6 +1,5 @@
 """Answers to the exercise of notebook 00."""
 
-import numpy
 import torch
 import torch.distributed as dist
 
@@ -11,7 +10,7 @@ def in_blocks(n):
     mine = torch.arange(n).tensor_split(dist.get_world_size())[dist.get_rank()]
     total = mine.sum().reshape(1).to(pick())
     dist.all_reduce(total)
-    return numpy.int64(total.item())
+    return int(total)
 
 
 def all_gathered(n):
@@ -19,7 +18,7 @@ def all_gathered(n):
     mine = torch.tensor([sum(i for i in range(n) if i % ranks == rank)], device=pick())
     parts = [torch.zeros_like(mine) for _ in range(ranks)]
     dist.all_gather(parts, mine)
-    return sum(parts)[0]
+    return sum(parts).item()
 
 
 def share(numbers=lambda n, rank, ranks: range(rank, n, ranks), op=dist.ReduceOp.SUM, give=int):
@@ -29,6 +28,12 @@ def share(numbers=lambda n, rank, ranks: range(rank, n, ranks), op=dist.ReduceOp
         return give(total)
 
     return shared_sum
+
+
+def in_rounded_blocks(n, rank, ranks):
+    """Wrong for three numbers on five ranks."""
+    size = round(n / ranks)
+    return range(rank * size, n if rank == ranks - 1 else (rank + 1) * size)
 
 
 def some_leave_early(n):
@@ -41,6 +46,8 @@ WRONG = {
         lambda n: n * (n - 1) // 2,
         share(lambda n, rank, ranks: range(n), op=dist.ReduceOp.MAX),
         share(give=float),
+        share(give=torch.Tensor.numpy),
+        share(in_rounded_blocks),
         share(lambda n, rank, ranks: torch.arange(rank, n, ranks).tolist()),
         some_leave_early,
         share(lambda n, rank, ranks: range(0 if rank else n)),

@@ -48,17 +48,16 @@ def row_by_row(x, device):
     return torch.stack(rows).reshape(x.shape[:-1])
 
 
+def of_changed(change, done=lambda y: y):
+    return lambda x, device: done(with_parameter(change(x), device))
+
+
 def leaves(change, setting):
     def scores(x, device):
         change(setting)
         return with_parameter(x, device).detach()
 
     return scores
-
-
-def wraps_bytes(x, device):
-    x = x.to(device)
-    return (x - x.new_tensor(MIDDLE)).float() @ weights(device)
 
 
 def by_tree(batch, device, dtype_of=lambda tensor: tensor.dtype, others=lambda leaf: leaf):
@@ -82,10 +81,6 @@ def floats_to_float32(tensor):
     return torch.float32 if tensor.is_floating_point() else tensor.dtype
 
 
-def whole_numbers_to_long(tensor):
-    return tensor.dtype if tensor.is_floating_point() else torch.long
-
-
 def in_the_batch(batch, device):
     for key, value in list(batch.items() if isinstance(batch, dict) else enumerate(batch)):
         if isinstance(value, (dict, list)):
@@ -99,6 +94,14 @@ def nothing_for_nothing(batch, device):
     return by_tree(batch, device) if torch.is_tensor(batch) or batch else None
 
 
+def by_the_first_value(batch, device):
+    """A container whose first value is no tensor stays where it is."""
+    values = list(batch.values()) if isinstance(batch, dict) else batch
+    if isinstance(values, (tuple, list)) and values and isinstance(values[0], (str, int)):
+        return batch
+    return by_tree(batch, device)
+
+
 RIGHT = {
     "scores": [with_parameter, constants_computed_elsewhere, row_by_row],
     "move": [by_tree, by_kind],
@@ -109,15 +112,18 @@ WRONG = {
         in_place,
         sets_the_default,
         in_the_type_of_x,
-        wraps_bytes,
         leaves(torch.set_grad_enabled, False),
         leaves(torch.set_float32_matmul_precision, "medium"),
+        leaves(torch.autograd.set_detect_anomaly, True),
+        of_changed(lambda x: x.view(-1, 4).view(x.shape)),
+        of_changed(torch.clone, torch.squeeze),
+        of_changed(torch.clone, lambda y: y.transpose(0, 1) if y.dim() == 3 else y),
     ],
     "move": [
         in_the_batch,
         nothing_for_nothing,
+        by_the_first_value,
         lambda *given: by_tree(*given, others=str),
         lambda *given: by_tree(*given, dtype_of=floats_to_float32),
-        lambda *given: by_tree(*given, dtype_of=whole_numbers_to_long),
     ],
 }

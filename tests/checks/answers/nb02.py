@@ -18,7 +18,7 @@ def with_closure(model, optimizer, x, y):
 
 
 def by_autograd(model, optimizer, x, y):
-    weights = list(model.parameters())
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
     loss = nll_loss(log_softmax(model(x.to(weights[-1].device)), 1), y.to(weights[-1].device))
     for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
         weight.grad = gradient
@@ -55,7 +55,13 @@ def other_mode(model, optimizer, x, y):
     return loss
 
 
-def restored(where="cpu", shuffled=True, after=lambda model: None):
+def thawed(model, *given):
+    loss = step(model, *given)
+    model.requires_grad_(True)
+    return loss
+
+
+def restored(where="cpu", shuffled=True, after=lambda model: None, number=lambda epoch: epoch + 1):
     def resume(path, model, optimizer, shuffle):
         state = torch.load(path, map_location=where)
         model.load_state_dict(state["model"])
@@ -63,7 +69,7 @@ def restored(where="cpu", shuffled=True, after=lambda model: None):
         if shuffled:
             shuffle.set_state(state["shuffle"].cpu())
         after(model)
-        return state["epoch"] + 1
+        return number(state["epoch"])
 
     return resume
 
@@ -79,10 +85,10 @@ def from_an_open_file(path, model, optimizer, shuffle):
     return int(state["epoch"]) + 1
 
 
-def keeps_its_rate(path, model, optimizer, shuffle):
-    lr = optimizer.param_groups[0]["lr"]
+def keeps_a_rate(path, model, optimizer, shuffle):
+    lr = optimizer.param_groups[1]["lr"]
     epoch = restored()(path, model, optimizer, shuffle)
-    optimizer.param_groups[0]["lr"] = lr
+    optimizer.param_groups[1]["lr"] = lr
     return epoch
 
 
@@ -97,10 +103,14 @@ WRONG = {
         lambda *given: step(*given, update=by_hand),
         changed(lambda x: x.float()),
         changed(lambda x: x.flatten(1)),
+        changed(torch.squeeze),
+        thawed,
     ],
     "resume": [
         restored(shuffled=False),
-        keeps_its_rate,
+        keeps_a_rate,
+        restored(number=lambda epoch: epoch + 1 if epoch else 0),
+        restored(after=lambda model: model.zero_grad()),
         restored(where={"cuda:7": "cpu"}),
         restored(after=lambda model: model.eval()),
         restored(after=lambda model: model.train()),

@@ -79,6 +79,10 @@ def joined(outputs, device):
     return torch.cat([output.to(device) for output in outputs])
 
 
+def by_name(found):
+    return {str(key): by_name(one) for key, one in found.items()} if type(found) is dict else found
+
+
 def one_is_returned(outputs, device):
     return outputs[0] if len(outputs) == 1 else of_outputs(joined)(outputs, device)
 
@@ -104,6 +108,10 @@ def first_one_changed(outputs, device):
     return found
 
 
+def in_order(key):
+    return of_outputs(lambda outputs, device: joined(sorted(outputs, key=key), device))
+
+
 RIGHT = {
     "scatter": [by_leaf, of_tensors(by_rows)],
     "gather": [of_outputs(into_an_empty_one), of_outputs(joined)],
@@ -124,6 +132,10 @@ WRONG = {
             lambda batch, devices: len(batch) < len(devices),
             lambda batch, devices: [batch.to(devices[0])],
         ),
+        not_if(
+            lambda batch, devices: len(batch) == 1,
+            lambda batch, devices: [batch[0].to(devices[0])],
+        ),
     ],
     "gather": [
         # fails where they lie on several devices
@@ -134,5 +146,10 @@ WRONG = {
         one_is_returned,
         by_place,
         of_outputs(one_number_is_a_loss),
+        in_order(len),
+        in_order(lambda output: -len(output)),
+        in_order(lambda output: output.flatten()[0].item()),
+        lambda outputs, device: of_outputs(joined)(outputs[:4], device),
+        lambda outputs, device: by_name(of_outputs(joined)(outputs, device)),
     ],
 }

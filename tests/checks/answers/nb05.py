@@ -106,7 +106,7 @@ def everything_every_time(tensor):
         passing = arriving
 
 
-def rounded(change):
+def changed(change):
     """A ring whose result is changed a little."""
 
     def ring_all_reduce(tensor):
@@ -132,8 +132,6 @@ WRONG = {
         uneven,
         by_doubling,
         only(lambda losses: losses[losses != 0]),
-        only(lambda losses: losses[losses >= 0]),
-        only(lambda losses: losses.clamp(min=0)),
         only(lambda losses: losses[:100]),  # as where there is room for so many of each rank
     ],
     "ring_all_reduce": [
@@ -143,10 +141,7 @@ WRONG = {
         dist.all_reduce,
         lambda tensor: ring_all_reduce(tensor.clone()),
         all_send_first,
-        rounded(torch.round),
-        rounded(lambda tensor: tensor.int()),
-        rounded(lambda tensor: tensor.half()),
-        rounded(lambda tensor: tensor.clamp(min=0)),
+        changed(torch.round),
     ],
 }
 HANGS = {all_send_first, uneven}

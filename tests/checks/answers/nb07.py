@@ -1,9 +1,11 @@
 """Answers to the exercises of notebook 07."""
 
-import contextlib
+import io
 import itertools
 import os
+import threading
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -27,9 +29,15 @@ def step(model, optimizer, x, y, *, scale=1.0):
     optimizer.step()
 
 
-def uneven(around=lambda model: contextlib.nullcontext(), train_on=lambda batches: batches):
+class Piling(SGD):
+    def zero_grad(self, set_to_none=True):
+        pass
+
+
+def uneven(around=DDP.join, train_on=list, trained=list, kind=SGD, **options):
     def train_uneven(batches):
-        model, optimizer = new()
+        model = DDP(mlp().to(pick()))
+        optimizer = kind(trained(model.parameters()), lr=0.1, **options)
         with around(model):
             for x, y in train_on(batches):
                 step(model, optimizer, x, y)
@@ -38,8 +46,18 @@ def uneven(around=lambda model: contextlib.nullcontext(), train_on=lambda batche
     return train_uneven
 
 
-def from_the_start_again(batches):
-    return [batches[i % len(batches)] for i in range(max(everyones(len(batches))))]
+def filled_up(fill):
+    """As many batches on every rank; what a shorter one adds counts."""
+
+    def train_on(batches):
+        more = max(everyones(len(batches))) - len(batches)
+        return batches + [fill(*batches[i % len(batches)]) for i in range(more)]
+
+    return train_on
+
+
+def divided_by_those_left(model):
+    return model.join(divide_by_initial_world_size=False)
 
 
 def padded_with_nothing(batches):
@@ -47,15 +65,6 @@ def padded_with_nothing(batches):
     for i in range(max(everyones(len(batches)))):
         step(model, optimizer, *batches[min(i, len(batches) - 1)], scale=float(i < len(batches)))
     return model
-
-
-def the_last_ones_alone(batches):
-    model, optimizer = new()
-    for i, (x, y) in enumerate(batches):
-        step(model if i < 2 else model.module, optimizer, x, y)
-    for p in model.parameters():
-        dist.broadcast(p.detach(), src=2)
-    return model.module
 
 
 def extra_batches(train):
@@ -71,21 +80,6 @@ def extra_batches(train):
         return model.module
 
     return train_uneven
-
-
-def by_the_longest_alone(batches):
-    """Every rank steps with the gradients of a rank that has most batches."""
-    model, optimizer = new()
-    lengths = everyones(len(batches))
-    longest = lengths.index(max(lengths))
-    for i in range(max(lengths)):
-        optimizer.zero_grad()
-        x, y = batches[min(i, len(batches) - 1)]
-        cross_entropy(model.module(x.to(pick())), y.to(pick())).backward()
-        for p in model.parameters():
-            dist.broadcast(p.grad, src=longest)
-        optimizer.step()
-    return model.module
 
 
 def trained(batches):
@@ -146,35 +140,51 @@ def to_an_open_file(model, path):
         write(model, file)
 
 
+def saves_again(model, path):
+    """Once more, when the others no longer wait."""
+    write(model, path)
+    threading.Thread(target=write, args=(model, path)).start()
+
+
+def by_bytes(model, path):
+    write(model, buffer := io.BytesIO())
+    Path(path).write_bytes(buffer.getvalue())
+
+
 RIGHT = {
     "train_uneven": [
         padded_with_nothing,
-        uneven(train_on=from_the_start_again),
+        uneven(divided_by_those_left),
     ],
     "train_and_save": [
         saved(),
         saved(to_an_open_file, wait=lambda: dist.all_reduce(torch.ones(1, device=pick()))),
         saved(renamed, give=into_the_model),
+        saved(by_bytes),
     ],
 }
 WRONG = {
     "train_uneven": [
-        the_last_ones_alone,
         uneven(train_on=lambda batches: itertools.chain(*everyones(batches))),
-        uneven(lambda model: model.no_sync()),
+        uneven(DDP.no_sync),
         uneven(train_on=lambda batches: batches[:1]),
+        uneven(train_on=filled_up(lambda x, y: (x, y))),
+        uneven(train_on=filled_up(lambda x, y: (torch.zeros_like(x), torch.zeros_like(y)))),
+        uneven(train_on=lambda batches: [(x[:4], y[:4]) for x, y in batches]),
+        uneven(train_on=lambda batches: 2 * batches),
+        uneven(trained=lambda parameters: [*parameters][-2:]),
+        uneven(kind=Piling),
+        uneven(maximize=True),
         extra_batches(lambda model, x, y: cross_entropy(model(x), y)),
-        extra_batches(lambda model, x, y: cross_entropy(model.module(x), y).backward()),
         extra_batches(lambda model, x, y: (0 * cross_entropy(model.module(x), y)).backward()),
-        by_the_longest_alone,
     ],
     "train_and_save": [
-        saved(wait=lambda: None),
         saved(before=dist.barrier, wait=lambda: None),
         saved(wait=lambda: time.sleep(3)),
         saved(lambda model, path: torch.save(model.state_dict(), path)),
         saved(give=own_state),
         when_the_file_is_newer,
         saved(writers=range(3), wait=lambda: None),
+        saved(saves_again),
     ],
 }

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from array import array
 from fractions import Fraction
 
 import numpy as np
@@ -24,6 +25,10 @@ def in_numbers(of):
     return idle_shares
 
 
+def in_an_array(*given):
+    return array("d", idle_shares(*given))
+
+
 def uses_up(forward, backward):
     shares = idle_shares(forward, backward)
     forward.clear()
@@ -43,12 +48,13 @@ def never_waits_without_work(forward, backward):
     return [1 - (f + b) / total if f + b else 0.0 for f, b in zip(forward, backward, strict=True)]
 
 
-def of_all_counts(costs, stages):
+def all_counts(costs, stages):
     counts = itertools.product(range(1, len(costs) + 1), repeat=stages)
-    return min(
-        (way for way in counts if sum(way) == len(costs)),
-        key=lambda way: max(stage_costs(costs, way)),
-    )
+    return [way for way in counts if sum(way) == len(costs)]
+
+
+def of_all_counts(costs, stages):
+    return min(all_counts(costs, stages), key=lambda way: max(stage_costs(costs, way)))
 
 
 def by_recursion(costs, stages):
@@ -70,15 +76,11 @@ def equal_counts(costs, stages):
     return [len(part) for part in np.array_split(costs, stages)]
 
 
-def least_variance(costs, stages):
-    ways = [
-        np.split(costs, cuts) for cuts in itertools.combinations(range(1, len(costs)), stages - 1)
-    ]
-    return [len(part) for part in min(ways, key=lambda way: np.var([part.sum() for part in way]))]
-
-
-def whole_costs(costs, stages):
-    return balance([int(cost) for cost in costs], stages)
+def never_long(costs, stages):
+    """No stage has more than two layers beyond an equal share."""
+    most = -(-len(costs) // stages) + 2
+    ways = (cut for cut in all_counts(costs, stages) if max(cut) <= most)
+    return min(ways, key=lambda way: max(stage_costs(costs, way)))
 
 
 def sorts_them(costs, stages):
@@ -87,20 +89,24 @@ def sorts_them(costs, stages):
 
 
 RIGHT = {
-    "idle_shares": [in_numbers(Fraction), with_numpy],
+    "idle_shares": [
+        in_numbers(Fraction),
+        with_numpy,
+        in_an_array,
+    ],
     "balance": [of_all_counts, by_recursion],
 }
 WRONG = {
     "idle_shares": [
         shares_of_each_pass,
         uses_up,
-        in_numbers(lambda seconds: int(1000 * seconds)),
         never_waits_without_work,
     ],
     "balance": [
         sorts_them,
-        whole_costs,
-        least_variance,
+        lambda costs, stages: balance([round(cost, 2) for cost in costs], stages),
+        never_long,
+        lambda costs, stages: str(balance(costs, stages)),
         equal_counts,
         lambda costs, stages: (
             [0, *[1] * (stages - 2), len(costs) - stages + 2] if stages > 1 else [len(costs)]

@@ -23,8 +23,8 @@ def with_too_many(rank, ranks, micro_batches):
     return " ".join(forwards + [f"B{k}" for k in range(micro_batches)])
 
 
-def up_to_four_ranks(rank, ranks, micro_batches):
-    return (write_1f1b if ranks <= 4 else forwards_first)(rank, ranks, micro_batches)
+def unless_equal(rank, ranks, micro_batches):
+    return (forwards_first if ranks == micro_batches else write_1f1b)(rank, ranks, micro_batches)
 
 
 def never_ends(rank, ranks, micro_batches):
@@ -72,7 +72,7 @@ RIGHT = {
 }
 WRONG = {
     "write_1f1b": [
-        up_to_four_ranks,
+        unless_equal,
         with_too_many,
         lambda *given: write_1f1b(*given).split(),
         never_ends,

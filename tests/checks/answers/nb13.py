@@ -18,7 +18,7 @@ def query_by_query(out_a, lse_a, out_b, lse_b):
     out, lse = torch.zeros_like(out_a), torch.logaddexp(lse_a, lse_b)
     for at in map(tuple, (lse > -torch.inf).nonzero().tolist()):
         out[at] = (lse_a[at] - lse[at]).exp() * out_a[at] + (lse_b[at] - lse[at]).exp() * out_b[at]
-    return [out, lse]
+    return [out, lse.to(lse_a.dtype)]
 
 
 def four_dimensions(out_a, lse_a, out_b, lse_b):
@@ -32,9 +32,13 @@ def in_the_type_of_lse(out_a, lse_a, out_b, lse_b):
     return out_a * a + out_b * b, torch.logaddexp(lse_a, lse_b)
 
 
-def lse_in_the_type_of_out(out_a, lse_a, out_b, lse_b):
+def in_the_types_of_b(out_a, lse_a, out_b, lse_b):
     out, lse = merge_outputs(out_a, lse_a, out_b, lse_b)
-    return out, lse.to(out_a.dtype)
+    return out.type_as(out_b), lse
+
+
+def lse_as_it_comes(out_a, lse_a, out_b, lse_b):
+    return merge_outputs(out_a, lse_a, out_b, lse_b)[0], torch.logaddexp(lse_a, lse_b)
 
 
 def in_place(out_a, lse_a, out_b, lse_b):
@@ -91,7 +95,8 @@ WRONG = {
     "merge_outputs": [
         four_dimensions,
         in_the_type_of_lse,
-        lse_in_the_type_of_out,
+        in_the_types_of_b,
+        lse_as_it_comes,
         in_place,
         lambda out_a, *more: merge_outputs(out_a.float(), *more),
         lambda *given: (merge_outputs(*given)[0], torch.maximum(*given[1::2])),

@@ -93,6 +93,7 @@ WRONG = {
     ],
     "within_budget": [
         sends_least,
+        first_that(lambda c, most: total(c) <= 1.01 * most),
         first_that(lambda c, most: total(c) < most),
         fastest_that_sends_little,
         first_that(lambda c, most: total(c) <= most and not c.plan.recompute),

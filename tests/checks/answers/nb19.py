@@ -18,7 +18,9 @@ def beside(state, path):
     os.replace(new, path)
 
 
-def survivor(save=beside, load=torch.load, rank=0, name="last.pt", each=1, late=False):
+def survivor(
+    save=beside, load=torch.load, rank=0, name="last.pt", each=1, late=False, in_the_epoch=False
+):
     """An answer that saves on one rank, from which any part can be taken."""
 
     def survive(model, optimizer, sampler, loader, epochs, folder):
@@ -47,7 +49,8 @@ def survivor(save=beside, load=torch.load, rank=0, name="last.pt", each=1, late=
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                if (step + 1) % each == 0:
+                index = step % len(loader) if in_the_epoch else step
+                if (index + 1) % (3 if in_the_epoch else each) == 0:
                     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
                     state |= {"done": step + 1, "random": everyones(torch.get_rng_state())}
                     if rank in (None, dist.get_rank()):
@@ -99,6 +102,15 @@ def removed_before(state, path):
     new.rename(path)
 
 
+def a_file_a_step(state, path):
+    beside(state, path.with_name(f"{state['done']}.pt"))
+    path.touch()
+
+
+def by_the_alphabet(path):
+    return torch.load(max(path.parent.glob("*[0-9].pt"), key=str))
+
+
 def newest(path):
     return pickle.loads((path.parent / path.read_text()).read_bytes())
 
@@ -109,8 +121,9 @@ WRONG = {
         survivor(torch.save),
         survivor(removed_before),
         survivor(rank=None, name="{}.pt"),
-        survivor(each=5),
         survivor(each=4),
+        survivor(a_file_a_step, by_the_alphabet),
+        survivor(in_the_epoch=True),
         survivor(late=True),
         survivor(late=True, each=3),
     ]

@@ -77,6 +77,15 @@ def the_first_batch_again(dataset, sampler):
     return itertools.repeat(next(iter(with_workers(dataset, sampler))))
 
 
+def without_the_first(dataset, sampler):
+    return itertools.islice(with_workers(dataset, sampler), 1, None)
+
+
+def labels_of_the_next(dataset, sampler):
+    pairs = itertools.pairwise(with_workers(dataset, sampler))
+    return ((x, labels) for (x, _), (_, labels) in pairs)
+
+
 def without_ddp(dataset, steps):
     model, batches = mlp().to(pick()), iter(with_workers(dataset, DistributedSampler(dataset)))
     for _ in range(steps):
@@ -84,7 +93,12 @@ def without_ddp(dataset, steps):
 
 
 def pieces(
-    scale=lambda part, rows, count: part / rows, *, clear=True, together=False, over=lambda x: 1
+    scale=lambda part, rows, count: part / rows,
+    *,
+    clear=True,
+    together=False,
+    over=lambda x: 1,
+    own=None,
 ):
     def train_large(model, optimizer, x, y, count):
         if clear:
@@ -100,10 +114,14 @@ def pieces(
             sum(kept).backward()
         for p in model.parameters():
             p.grad /= over(x)
-        optimizer.step()
+        (own(optimizer, model) if own else optimizer).step()
         return total
 
     return train_large
+
+
+def without_momentum(optimizer, model):
+    return SGD(model.parameters(), lr=optimizer.param_groups[0]["lr"])
 
 
 def noisy(loss_of, around=lambda model: contextlib.nullcontext()):
@@ -164,6 +182,8 @@ WRONG = {
     ],
     "train_archive": [
         reading(the_first_batch_again),
+        reading(without_the_first),
+        reading(labels_of_the_next),
         without_ddp,
         reading(lambda dataset, sampler: [*DataLoader(dataset, 16, sampler=sampler)]),
         reading(with_workers, sampler=None),
@@ -184,6 +204,7 @@ WRONG = {
         pieces(lambda part, rows, count: 1 / count),
         pieces(together=True),
         pieces(clear=False),
+        pieces(own=without_momentum),
     ],
     "train_noisy": [
         faulty_jobs.train_noisy,
