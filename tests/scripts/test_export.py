@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from course_utils import CourseError, export
-from tests.export.notebook import Notebook, cells_of, metrics, outside, training
 from tests.python import python
+from tests.scripts.notebook import Notebook, cells_of, metrics, outside, training
 
 
 def result(script: Path, *options: str):
@@ -134,7 +134,7 @@ def test_the_scripts_of_the_notebooks_are_clean(tmp_path):
     """Ruff finds nothing in them, nor in their layout; they do not speak of the course."""
     six = Notebook(*cells_of("06", "RANKS = ", "def train(digits"), "digits = data.digits()")
     export(six["train"], tmp_path / "train.py", six["digits"], 30, ranks=2)
-    export(training()["resume"], tmp_path / "resume.py", 100, ranks=16, nodes=2, time_limit=60)
+    export(training()["resume"], tmp_path / "resume.py", 100, ranks=16, nodes=2, timeout=60)
     # E501: in the docstring a command is one line, to be copied.
     check = ["check", "--select", "E,F,W,B,UP,SIM,RUF,PIE,C4,PT,RET", "--ignore", "E501"]
     for words in (check, ["format", "--diff"]):
@@ -194,10 +194,10 @@ def test_arguments_that_cannot_leave(tmp_path):
 def test_a_file_of_somebody_else_stays(mine, tmp_path):
     notebook = Notebook("def f():\n    return 1")
     for _ in range(2):  # what was exported may be exported again
-        export(notebook["f"], tmp_path / "train.py", beside=("slurm",))
+        export(notebook["f"], tmp_path / "train.py", jobs=("slurm",))
     (tmp_path / mine).write_text("print('mine')\n")
     with pytest.raises(CourseError, match="is there already"):
-        export(notebook["f"], tmp_path / "train.py", beside=("slurm",))
+        export(notebook["f"], tmp_path / "train.py", jobs=("slurm",))
     assert (tmp_path / mine).read_text() == "print('mine')\n"
 
 
@@ -212,7 +212,7 @@ def test_a_file_of_somebody_else_stays(mine, tmp_path):
     ],
 )
 def test_a_rank_takes_a_device_of_its_own_or_raises(option, count, kind, took, gpus, monkeypatch):
-    from course_utils.export import dist_utils
+    from course_utils import dist_utils
 
     gpus(count, kind)
     joined = []

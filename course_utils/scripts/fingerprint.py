@@ -1,0 +1,264 @@
+"""Whether two processes made the same values: the parts of each, as texts by where they stand.
+
+Parts are those that a launch pickles, so that the same in both is the same on a rank. A function is
+its code, defaults and closure, and a class its attributes; those of a module are their name.
+"""
+
+import dis
+import functools
+import hashlib
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, TypeVar
+
+from cloudpickle import CloudPickler
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
+OF_PYTHON = {  # attributes of a class that follow from the others, or from where it stands
+    "__abstractmethods__",
+    "__annotations__",
+    "__dataclass_fields__",
+    "__dataclass_params__",
+    "__dict__",
+    "__doc__",
+    "__firstlineno__",
+    "__module__",
+    "__slotnames__",
+    "__static_attributes__",
+    "__weakref__",
+    "_abc_impl",
+}
+ONLY_LAYOUT = {"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}  # of bytecode
+JUMPS = {*dis.hasjrel, *dis.hasjabs}
+ONLY_HERE = "something that cannot be copied"  # a lock, a file, a generator
+
+Texts = dict[str, str]
+
+
+class Fingerprint:
+    """What values are made of; `difference` tells two of them apart.
+
+    Args:
+        values: by name. Parts that they share are told from parts that are equal.
+        moved: other names for modules, or for what is in them.
+    """
+
+    def __init__(self, values: Mapping[str, Any], moved: Mapping[str, str] | None = None) -> None:
+        self.details: dict[str, Texts] = {}  # parts of a function or class, by their hash
+        self.moved = moved or {}
+        self.known: dict[int, tuple[Any, str]] = {}  # functions and classes, with their texts
+        self.texts: dict[str, Texts] = {}  # by name and path
+        paths: dict[int, tuple[Any, str]] = {}
+        for name, value in values.items():
+            self.texts[name] = self._parts(name, value, paths)
+        self.known.clear()  # before it is sent
+
+    def difference(self, other: "Fingerprint") -> tuple[str, str, str, str] | None:
+        """The first part that the other one has otherwise: name, path, both texts."""
+        for name, texts in self.texts.items():
+            if found := self._first(texts, other, other.texts[name]):
+                return name, *found
+        return None
+
+    def _first(self, ours: Texts, other: "Fingerprint", theirs: Texts) -> tuple | None:
+        for path in ours | theirs:
+            here, there = ours.get(path, "nothing"), theirs.get(path, "nothing")
+            if here == there and here != ONLY_HERE:
+                continue
+            if here in self.details and there in other.details:
+                inside = self._first(self.details[here], other, other.details[there])
+                return inside or (path, here, there)
+            return path, here, there
+        return None
+
+    def _parts(self, path: str, value: Any, paths: dict) -> Texts:
+        """The texts of one value; `paths` says where the parts were met first."""
+        texts: Texts = {}
+        todo = deque([(path, value)])
+        while todo:
+            path, value = todo.popleft()
+            if isinstance(value, FunctionType | type):
+                texts[path] = self._of_definition(value)
+                continue
+            if type(value) not in (*PLAIN, tuple, frozenset, CodeType):  # Python may share those
+                if id(value) in paths:
+                    texts[path] = f"the same as {paths[id(value)][1]}"
+                    continue
+                paths[id(value)] = value, path  # kept, or another object could get its id
+            try:
+                texts[path], parts = self._taken_apart(path, value)
+            except Exception:  # whatever an object says when it is asked for its state
+                texts[path], parts = ONLY_HERE, []
+            todo.extendleft(reversed([*parts]))
+        return texts
+
+    def _of_definition(self, value: FunctionType | type) -> str:
+        """A function or class in one text, which also leads to its details."""
+        if id(value) in self.known:
+            return self.known[id(value)][1]
+        kind = "class" if isinstance(value, type) else "function"
+        text = f"{kind} {value.__qualname__}"
+        if found := _in_a_module(value):
+            text = self._named(*found)
+        else:
+            self.known[id(value)] = value, text  # where it leads back to itself
+            parts = _of_class(value) if isinstance(value, type) else _of_function(value)
+            details: Texts = {}
+            paths: dict = {}
+            for path, part in parts:
+                details |= self._parts(path, part, paths)
+            text = f"{text} (hash {_hash(sorted(details.items()))})"
+            self.details[text] = details
+        self.known[id(value)] = value, text
+        return text
+
+    def _named(self, module: str, name: str) -> str:
+        full = f"{module}.{name}"
+        return self.moved.get(full, f"{self.moved.get(module, module)}.{name}")
+
+    def _taken_apart(self, path: str, value: Any) -> tuple[str, Iterable[tuple[str, Any]]]:
+        """A text for a value without its parts, and the parts."""
+        kind = type(value)
+        if kind in PLAIN:
+            return repr(value), []
+        if isinstance(value, TypeVar):
+            return f"TypeVar {value.__name__}", []
+        if isinstance(value, ModuleType):
+            return f"module {self.moved.get(value.__name__, value.__name__)}", []
+        if isinstance(value, CodeType):
+            return f"code (hash {_hash(_of_code(value))})", []
+        if kind in (list, tuple):
+            return f"a {kind.__name__} of {len(value)}", _items(path, value)
+        if kind is dict:
+            return f"a dict of {len(value)}", _pairs(path, value.items())
+        if kind in (set, frozenset):
+            alone = [str(self._parts("", one, {})) for one in value]
+            return f"a {kind.__name__} of {len(value)}", _items(path, sorted(alone))
+        if hasattr(value, "cache_parameters"):  # functools.cache: what it keeps does not travel
+            return "cached", [(path, value.__wrapped__)]
+        if numbers := _numbers(value):
+            return numbers, []
+
+        reducer = CloudPickler.dispatch_table.get(kind)
+        reduced = reducer(value) if reducer else value.__reduce_ex__(4)
+        if isinstance(reduced, str):
+            return self._named(getattr(value, "__module__", ""), reduced), []
+        text = value.name if isinstance(value, Enum) else kind.__name__
+        maker, arguments, *state = reduced
+        return text, [*_of_reduced(path, value, maker, arguments, *state)]
+
+
+def _in_a_module(value: FunctionType | type) -> tuple[str, str] | None:
+    """Its module and name there; None for what travels by value."""
+    module = getattr(value, "__module__", None)
+    if module in (None, "__main__") or module not in sys.modules:
+        return None
+    try:
+        found = functools.reduce(getattr, value.__qualname__.split("."), sys.modules[module])
+    except AttributeError:
+        return None
+    return (module, value.__qualname__) if found is value else None
+
+
+def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    name, code = function.__name__, function.__code__
+    defaults = function.__defaults__ or ()
+    named = code.co_varnames[: code.co_argcount][-len(defaults) :]
+    yield f"the code of {name}", code
+    for word, value in [*zip(named, defaults, strict=False), *_in(function.__kwdefaults__)]:
+        yield f"{name}'s default {word}", value
+    for word, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f"{word} of {name}", cell.cell_contents
+        except ValueError:  # it is still empty
+            yield f"{word} of {name}", None
+    for word, value in vars(function).items():
+        yield f"{name}.{word}", value
+
+
+def _of_class(value: type) -> Iterator[tuple[str, Any]]:
+    name = value.__name__
+    yield f"the bases of {name}", value.__bases__
+    for word, part in vars(value).items():
+        if word not in OF_PYTHON:
+            yield f"{name}.{word}", part
+
+
+def _of_code(code: CodeType) -> list:
+    """What the code does; not where it stands, nor how Python calls what the same cell imports."""
+    knows_line = "__firstlineno__" in code.co_names  # a class inside, since Python 3.13
+    steps: list = [code.co_varnames, code.co_freevars, code.co_cellvars]
+    for step in dis.get_instructions(code):
+        if step.opname in ONLY_LAYOUT:
+            continue
+        value = step.argval
+        if isinstance(value, CodeType):
+            value = _of_code(value)
+        elif isinstance(value, frozenset):
+            value = sorted(map(repr, value))
+        elif step.opcode in JUMPS or (knows_line and value == code.co_firstlineno):
+            value = None
+        steps.append((step.opname.replace("LOAD_METHOD", "LOAD_ATTR"), repr(value)))
+    return steps
+
+
+def _of_reduced(path: str, value: Any, maker: Any, args: tuple, *more: Any) -> Iterator:
+    """What `__reduce_ex__` gave for this value, by words that lead to it."""
+    state, items, pairs = (*more, None, None, None)[:3]
+    yield f"the maker of {path}", maker
+    for number, argument in enumerate(args):
+        of_type = f"the type of {path}"
+        yield of_type if argument is type(value) else f"{path}, part {number}", argument
+    for part in state if type(state) is tuple else [state]:
+        if type(part) is dict:
+            yield from ((f"{path}.{word}", one) for word, one in part.items())
+        elif part is not None:
+            yield f"the state of {path}", part
+    yield from _items(path, items or ())
+    yield from _pairs(path, pairs or ())
+
+
+def _items(path: str, values: Iterable) -> list[tuple[str, Any]]:
+    return [(f"{path}[{number}]", value) for number, value in enumerate(values)]
+
+
+def _pairs(path: str, pairs: Iterable[tuple]) -> Iterator[tuple[str, Any]]:
+    for number, (key, value) in enumerate(pairs):
+        if type(key) in PLAIN:
+            yield f"{path}[{key!r}]", value
+        else:
+            yield f"key {number} of {path}", key
+            yield f"value {number} of {path}", value
+
+
+def _in(mapping: Mapping | None) -> Iterable[tuple]:
+    return (mapping or {}).items()
+
+
+def _numbers(value: Any) -> str | None:
+    """A tensor or an array in words, with a hash of its bytes; None for anything else."""
+    torch = sys.modules.get("torch")
+    if torch and type(value) is torch.Tensor and value.layout is torch.strided:
+        if value.is_meta:
+            return f"{value.dtype} {tuple(value.shape)} on meta"
+        data = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        first, data = data[:3].tolist(), data.view(torch.uint8).numpy()
+        grad = ", with a gradient" if value.requires_grad else ""
+        about = f"{value.dtype} {tuple(value.shape)} on {value.device}{grad}"
+    elif (
+        type(value).__module__ == "numpy" and hasattr(value, "dtype") and not value.dtype.hasobject
+    ):
+        data, first = value, value.ravel()[:3].tolist()
+        about = f"{value.dtype} {tuple(value.shape)}"
+    else:
+        return None
+    begins = ", ".join(f"{number:.4g}" for number in first)
+    return f"{about}, [{begins}, …] (hash {_hash(data.tobytes())})"
+
+
+def _hash(value: Any) -> str:
+    data = value if type(value) is bytes else repr(value).encode()
+    return hashlib.sha256(data).hexdigest()[:12]

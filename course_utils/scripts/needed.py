@@ -1,0 +1,280 @@
+"""What a notebook's function needs to run elsewhere: statements of cells, imports, files."""
+
+import ast
+import builtins
+import enum
+import functools
+import json
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path, PurePath
+from typing import Any
+
+from ..errors import CourseError, RankError
+from ..machine import ranks_accelerator
+from ..ranks import launch
+from .cells import Statement, bindings, of_the_process
+from .fingerprint import ONLY_HERE, Fingerprint
+from .modules import Modules, is_installed, is_of_course, refuse
+
+MOST_SECONDS = 120  # that the statements may take, all together
+SCALARS = (type(None), bool, int, float, bytes)
+CONTAINERS = (tuple, list, dict, set)
+
+
+class Needed:
+    """What a call needs: statements, each after those that it uses; imports; files."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+        self.bindings = bindings(namespace)
+        self.used_by: dict[str, str] = {}  # names of the notebook's, in the order of the script
+        self.statements: dict[str, None] = {}  # their texts, in this order
+        self.imports: dict[str, str] = {}  # by the name that each binds
+        self.modules = Modules()
+        for statement in of_the_process(namespace):
+            self._take(statement.text, statement, statement.text.split("\n")[0])
+        for statement in self.bindings.values():  # it holds for all that follows
+            if isinstance(statement.node, ast.ImportFrom) and statement.node.module == "__future__":
+                self.imports |= dict.fromkeys(statement.binds, statement.text)
+
+    def expression(self, value: Any) -> str:
+        """What stands for it in the script: a literal, a name of the notebook's, or how it is made.
+
+        Raises:
+            CourseError: there is no such thing.
+        """
+        if (text := literal(value)) is not None:
+            return text
+        if name := self._name_of(value):
+            self.add(name, "the call")
+            return name
+        if isinstance(value, enum.Enum):
+            return f"{self.expression(type(value))}.{value.name}"
+        if isinstance(value, PurePath):
+            self.imports["pathlib"] = "import pathlib"
+            kind = "Path" if isinstance(value, Path) else type(value).__name__
+            return f"pathlib.{kind}({literal(str(value))})"
+        if isinstance(value, types.MethodType):
+            return f"{self.expression(value.__self__)}.{value.__name__}"
+        if isinstance(value, functools.partial):
+            self.imports["functools"] = "import functools"
+            given = [value.func, *value.args]
+            parts = [*map(self.expression, given), *self._words(value.keywords)]
+            return f"functools.partial({', '.join(parts)})"
+        if type(value) in (list, tuple, dict):
+            return self._container(value)
+        if (text := self._in_a_module(value)) is not None:
+            return text
+        raise CourseError(
+            f"export knows no name for {value!r:.60}: write name = … at the top of a cell, and "
+            "give the name."
+        )
+
+    def _words(self, mapping: Mapping[str, Any]) -> list[str]:
+        return [f"{word}={self.expression(value)}" for word, value in mapping.items()]
+
+    def _container(self, value: list | tuple | dict) -> str:
+        if isinstance(value, dict):
+            pairs = [f"{self.expression(k)}: {self.expression(v)}" for k, v in value.items()]
+            return f"{{{', '.join(pairs)}}}"
+        parts = ", ".join(map(self.expression, value))
+        if isinstance(value, list):
+            return f"[{parts}]"
+        return f"({parts},)"
+
+    def _name_of(self, value: Any) -> str | None:
+        """A function's own name, else the first public one that a cell bound to this object."""
+        own = getattr(value, "__name__", None)
+        names = [name for name in self.bindings if self.namespace.get(name) is value]
+        return own if own in names else min(names, key=lambda name: name[0] == "_", default=None)
+
+    def _in_a_module(self, value: Any) -> str | None:
+        """`module.name` for what every process finds there, and its import."""
+        if isinstance(value, types.ModuleType):
+            module, name = value.__name__, ""
+        else:
+            module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+        if (
+            module == "__main__"
+            or module not in sys.modules
+            or not (name or value is sys.modules[module])
+        ):
+            return None
+        with suppress(AttributeError):
+            words = filter(None, name.split("."))
+            if functools.reduce(getattr, words, sys.modules[module]) is value:
+                return self._from(module, name)
+        return None
+
+    def _from(self, module: str, name: str) -> str | None:
+        taken = self.namespace.get(module.partition(".")[0])
+        if is_of_course(module):
+            root = name.partition(".")[0]
+            module, _ = self.modules.beside(module, root or None, root or module, "the call")
+        else:
+            self.modules.bring(module, "the call")
+        if taken is not None and not isinstance(taken, types.ModuleType):
+            return None
+        self.imports[module] = f"import {module}"
+        return f"{module}.{name}".rstrip(".")
+
+    def add(self, name: str, used_by: str) -> None:
+        """Take the statement that made `name` what it is, after those of all names that it uses."""
+        statement = self.bindings.get(name)
+        missing = name not in self.namespace or (statement is None and hasattr(builtins, name))
+        if name in self.used_by or name.startswith("__") or missing:
+            return
+        self.used_by[name] = used_by
+
+        if name == "get_ipython":
+            refuse(name, used_by, "a line that begins with % or ! runs in a notebook only")
+        if statement and isinstance(statement.node, ast.Import | ast.ImportFrom):
+            self._import(name, statement.node)
+            return
+        value = self.namespace[name]
+        constant = literal(value)
+        if constant is None or (statement and _assigns(statement.node, constant)):
+            if statement is None:
+                why = "no statement at the top of a cell makes it; write one, and run it"
+                refuse(name, used_by, why)
+            self._take(name, statement, name)
+        else:  # changed since, or made by the machine
+            self.statements[f"{name} = {constant}"] = None
+        # The order of the script: a name stands after those that it uses.
+        self.used_by[name] = self.used_by.pop(name)
+
+    def _take(self, name: str, statement: Statement, used_by: str) -> None:
+        for one in self.bindings:
+            if one in statement.uses:
+                self.add(one, used_by)
+        for one in sorted(statement.uses - self.bindings.keys()):
+            self.add(one, used_by)
+        text = self.modules.rewritten(statement.text, "", used_by)
+        if text != statement.text:
+            refuse(name, used_by, "it imports from course_utils; do so at the top of a cell")
+        self.statements[text] = None
+
+    def _import(self, name: str, node: ast.Import | ast.ImportFrom) -> None:
+        """The import of this name; where it is the course's own, from the file that is copied."""
+        used_by = self.used_by[name]
+        if isinstance(node, ast.ImportFrom):
+            attribute = next((one.name for one in node.names if one.asname == name), name)
+            self.imports[name] = self.modules.line(node.module or "", attribute, name, used_by)
+            return
+        for one in node.names:
+            if (one.asname or one.name.partition(".")[0]) == name:
+                line = self.modules.line(one.name, None, one.asname or one.name, used_by)
+                self.imports[one.asname or one.name] = line
+        for one in self.bindings:
+            if one.startswith(f"{name}."):
+                self.imports[one] = f"import {one}"
+
+    def check(self, made_by: str, files: dict[str, str], called: str) -> None:
+        """Refuse what the script, up to its `main`, makes otherwise than the kernel has it."""
+        names = [*self.used_by]
+        here, counts = ranks_accelerator()
+        device = here if here != "tpu" and 1 in counts else "cpu"
+        with tempfile.TemporaryDirectory() as folder:
+            write(Path(folder), files)
+            call = (_run, made_by, folder, names)
+            limits: dict[str, Any] = {"time_limit": MOST_SECONDS, "show": False}
+            try:
+                run = launch(*call, ranks=1, device=device, init_group=False, **limits)
+            except RankError as error:
+                raise CourseError(
+                    f"{called} cannot be exported: the statements that it needs do not end well in "
+                    f"{MOST_SECONDS} s in a process of their own. Do such work in the function.\n"
+                    f"{error}"
+                ) from None
+        if isinstance(run.results[0], str):
+            raise CourseError(f"{called} cannot be exported: {run.results[0]}")
+        values = {name: self.namespace[name] for name in names}
+        there: Fingerprint = run.results[0]
+        self._compare(Fingerprint(values | _process(), self.modules.moved), there, called)
+
+    def _compare(self, ours: Fingerprint, theirs: Fingerprint, called: str) -> None:
+        found = ours.difference(theirs)
+        if found is None:
+            return
+        name, path, here, there = found
+        used_by = self.used_by.get(name, called)
+        if here == ONLY_HERE:
+            refuse(name, used_by, f"{path} is {here}; make it in the function")
+        refuse(
+            name,
+            used_by,
+            f"{path} is {here} in this kernel, and {there} where only the script's statements "
+            "have run. Run the cell of these statements again, put what changed it into them, or "
+            "do it in the function",
+        )
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def _run(code: str, folder: str, names: list[str]) -> Fingerprint | str:
+    """In a process of its own: what the statements make of the names, or why they cannot."""
+    import torch
+
+    sys.path[:] = [folder, *filter(is_installed, sys.path)]
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        exec(compile(code, "script", "exec"), vars(main))
+    except BaseException as error:
+        trace, line = error.__traceback__, 0
+        while trace:
+            if trace.tb_frame.f_code.co_filename == "script":
+                line = line or trace.tb_lineno
+            trace = trace.tb_next
+        text = code.split("\n")[line - 1].strip()
+        return (
+            f"where nothing else has run, {text} raises {type(error).__name__}: {error}. Run the "
+            "cells of what it uses before it, or do this in the function."
+        )
+    return Fingerprint({name: vars(main).get(name) for name in names} | _process())
+
+
+def _process() -> dict[str, Any]:
+    """What a launch takes along of the process, beside values."""
+    import torch
+
+    return {
+        "torch.get_default_dtype()": torch.get_default_dtype(),
+        "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision(),
+    }
+
+
+def _assigns(node: ast.stmt, constant: str) -> bool:
+    """Whether the statement assigns just this literal."""
+    wanted = ast.parse(constant, mode="eval").body
+    return isinstance(node, ast.Assign) and ast.dump(node.value) == ast.dump(wanted)
+
+
+def literal(value: Any) -> str | None:
+    """The expression of a plain value, or of a container of plain values; None for any other."""
+    if type(value) is str:
+        return json.dumps(value, ensure_ascii=False)
+    if type(value) is float and repr(value) in ("inf", "-inf", "nan"):
+        return f'float("{value}")'
+    if type(value) not in (*SCALARS, *CONTAINERS):
+        return None
+    with suppress(ValueError, SyntaxError):
+        if ast.literal_eval(repr(value)) == value:
+            return repr(value)
+    return None
+
+
+def namespace_of(function: Callable) -> dict[str, Any]:
+    """That of the cells that define it; for a module's function, that of the notebook."""
+    own = getattr(function, "__globals__", {})
+    return own if own.get("__name__") == "__main__" else vars(sys.modules["__main__"])
