@@ -5,6 +5,7 @@ import linecache
 import re
 import symtable
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -43,13 +44,49 @@ class Statement(NamedTuple):
         return self._replace(text=text, uses=uses)
 
 
-def bindings(namespace: dict[str, Any]) -> dict[str, Statement]:
-    """For each name the statement that bound it last, in the order in which the cells ran."""
-    last: dict[str, Statement] = {}
+class History(NamedTuple):
+    """What the cells that ran did to each name."""
+
+    bound: dict[str, Statement]  # by the statement that bound it last
+    changed: dict[str, list[Statement]]  # since then: `name.x = 1`, `name.append(1)`
+
+
+def history(namespace: dict[str, Any]) -> History:
+    bound: dict[str, Statement] = {}
+    changed: dict[str, list[Statement]] = defaultdict(list)
     for statement in statements(namespace):
         for name in statement.binds:
-            last[name] = statement.after(last.get(name))
-    return last
+            bound[name] = statement.after(bound.get(name))
+            if bound[name].text == statement.text:
+                changed.pop(name, None)
+        if not statement.binds:
+            for name in _changes(statement.node):
+                changed[name].append(statement)
+    return History(bound, changed)
+
+
+def _changes(node: ast.stmt) -> set[str]:
+    """The names whose values the statement may change: those of its targets, or of its method."""
+    match node:
+        case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+            places: list[ast.AST] = [*targets]
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            places = [target]
+        case ast.Expr(ast.Call(func=function)):
+            places = [function]
+        case _:
+            return set()
+    return {root for place in places if (root := _root(place))}
+
+
+def _root(node: ast.AST) -> str | None:
+    """`a` of `a.b[0].c`."""
+    match node:
+        case ast.Attribute(value=ast.Name(id=name)) | ast.Subscript(value=ast.Name(id=name)):
+            return name
+        case ast.Attribute(value=inner) | ast.Subscript(value=inner) | ast.Call(func=inner):
+            return _root(inner)
+    return None
 
 
 def of_the_process(namespace: dict[str, Any]) -> list[Statement]:

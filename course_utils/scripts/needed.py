@@ -11,16 +11,16 @@ import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NoReturn
 
 from ..errors import CourseError, RankError
 from ..machine import ranks_accelerator
 from ..ranks import launch
-from .cells import Statement, bindings, of_the_process
+from .cells import Statement, history, of_the_process
 from .fingerprint import ONLY_HERE, Fingerprint
 from .modules import Modules, is_installed, is_of_course, refuse
 
-MOST_SECONDS = 120  # that the statements may take, all together
+MOST_SECONDS = 60  # that the statements may take, all together
 SCALARS = (type(None), bool, int, float, bytes)
 CONTAINERS = (tuple, list, dict, set)
 
@@ -28,15 +28,18 @@ CONTAINERS = (tuple, list, dict, set)
 class Needed:
     """What a call needs: statements, each after those that it uses; imports; files."""
 
-    def __init__(self, namespace: dict[str, Any]) -> None:
+    def __init__(self, namespace: dict[str, Any], changed: set[str]) -> None:
+        """changed: names of which the statements that changed their values are needed, too."""
         self.namespace = namespace
-        self.bindings = bindings(namespace)
+        self.bindings, self.changes = history(namespace)
+        self.changed = changed
+        self.joins = False  # the process group by itself
         self.used_by: dict[str, str] = {}  # names of the notebook's, in the order of the script
-        self.statements: dict[str, None] = {}  # their texts, in this order
+        self.statements: dict[object, str] = {}  # in this order
         self.imports: dict[str, str] = {}  # by the name that each binds
         self.modules = Modules()
         for statement in of_the_process(namespace):
-            self._take(statement.text, statement, statement.text.split("\n")[0])
+            self._take(statement.text.split("\n")[0], statement, statement.text)
         for statement in self.bindings.values():  # it holds for all that follows
             if isinstance(statement.node, ast.ImportFrom) and statement.node.module == "__future__":
                 self.imports |= dict.fromkeys(statement.binds, statement.text)
@@ -141,22 +144,29 @@ class Needed:
             if statement is None:
                 why = "no statement at the top of a cell makes it; write one, and run it"
                 refuse(name, used_by, why)
-            self._take(name, statement, name)
+            self._take(name, statement, statement.text)
+            for change in self.changes[name] if name in self.changed else ():
+                self._take(name, change, id(change))  # the same one twice, where it ran twice
         else:  # changed since, or made by the machine
-            self.statements[f"{name} = {constant}"] = None
+            self.statements[name] = f"{name} = {constant}"
         # The order of the script: a name stands after those that it uses.
         self.used_by[name] = self.used_by.pop(name)
 
-    def _take(self, name: str, statement: Statement, used_by: str) -> None:
+    def _take(self, name: str, statement: Statement, key: object) -> None:
+        """Write a statement, once for each key, after those of all names that it uses."""
         for one in self.bindings:
             if one in statement.uses:
-                self.add(one, used_by)
+                self.add(one, name)
         for one in sorted(statement.uses - self.bindings.keys()):
-            self.add(one, used_by)
-        text = self.modules.rewritten(statement.text, "", used_by)
+            self.add(one, name)
+        text = self.modules.rewritten(statement.text, "", name)
         if text != statement.text:
-            refuse(name, used_by, "it imports from course_utils; do so at the top of a cell")
-        self.statements[text] = None
+            refuse(name, "the script", "it imports from course_utils; do so at the top of a cell")
+        self.statements[key] = text
+        words = (
+            getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(statement.node)
+        )
+        self.joins |= "init_process_group" in words
 
     def _import(self, name: str, node: ast.Import | ast.ImportFrom) -> None:
         """The import of this name; where it is the course's own, from the file that is copied."""
@@ -173,34 +183,28 @@ class Needed:
             if one.startswith(f"{name}."):
                 self.imports[one] = f"import {one}"
 
-    def check(self, made_by: str, files: dict[str, str], called: str) -> None:
-        """Refuse what the script, up to its `main`, makes otherwise than the kernel has it."""
-        names = [*self.used_by]
-        here, counts = ranks_accelerator()
-        device = here if here != "tpu" and 1 in counts else "cpu"
-        with tempfile.TemporaryDirectory() as folder:
-            write(Path(folder), files)
-            call = (_run, made_by, folder, names)
-            limits: dict[str, Any] = {"time_limit": MOST_SECONDS, "show": False}
-            try:
-                run = launch(*call, ranks=1, device=device, init_group=False, **limits)
-            except RankError as error:
-                raise CourseError(
-                    f"{called} cannot be exported: the statements that it needs do not end well in "
-                    f"{MOST_SECONDS} s in a process of their own. Do such work in the function.\n"
-                    f"{error}"
-                ) from None
-        if isinstance(run.results[0], str):
-            raise CourseError(f"{called} cannot be exported: {run.results[0]}")
-        values = {name: self.namespace[name] for name in names}
-        there: Fingerprint = run.results[0]
-        self._compare(Fingerprint(values | _process(), self.modules.moved), there, called)
+    def check(self, code: str, called: str) -> set[str]:
+        """Run the script up to its `main`, and refuse what it makes otherwise than the kernel.
 
-    def _compare(self, ours: Fingerprint, theirs: Fingerprint, called: str) -> None:
-        found = ours.difference(theirs)
+        The result: names of which the statements that changed their values may help.
+        """
+        names = [*self.used_by]
+        result = _in_a_process(code, self.modules.files, names, called)
+        untried = {name for name in names if self.changes[name]} - self.changed
+        if isinstance(result, str):
+            if untried:
+                return untried
+            raise CourseError(f"{called} cannot be exported: {result}")
+
+        values = {name: self.namespace[name] for name in names}
+        found = Fingerprint(values | _process(), self.modules.moved).difference(result)
         if found is None:
-            return
-        name, path, here, there = found
+            return set()
+        if found[0] not in untried:
+            self._refuse(*found, called)
+        return {found[0]}
+
+    def _refuse(self, name: str, path: str, here: str, there: str, called: str) -> NoReturn:
         used_by = self.used_by.get(name, called)
         if here == ONLY_HERE:
             refuse(name, used_by, f"{path} is {here}; make it in the function")
@@ -211,6 +215,26 @@ class Needed:
             "have run. Run the cell of these statements again, put what changed it into them, or "
             "do it in the function",
         )
+
+
+def _in_a_process(
+    code: str, files: dict[str, str], names: list[str], called: str
+) -> "Fingerprint | str":
+    """What the code makes of the names, or why it cannot, in a process that ran nothing else."""
+    here, counts = ranks_accelerator()
+    device = here if here != "tpu" and 1 in counts else "cpu"
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), files)
+        how: dict[str, Any] = {"device": device, "init_group": False, "show": False}
+        try:
+            run = launch(_run, code, folder, names, ranks=1, time_limit=MOST_SECONDS, **how)
+        except RankError as error:
+            raise CourseError(
+                f"{called} cannot be exported: the statements that it needs do not end well within "
+                f"{MOST_SECONDS} s in a process of their own. Do such work in the function.\n"
+                f"{error}"
+            ) from None
+    return run.results[0]
 
 
 def write(folder: Path, files: dict[str, str]) -> None:

@@ -86,50 +86,79 @@ def export(
         args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
         function = function.func
 
-    needed = Needed(namespace_of(inspect.unwrap(function)))
-    callee = needed.expression(function)
-    options, bound = _options(_bound(function, callee, args, kwargs))
-    given = _given(needed, bound)
-    returns = _returns(function, needed)
-    own = _own_names(needed, OWN | OF_RESULT if returns else OWN)
-    call = _call(callee, given, own["args"])
-    if returns:
-        call = PRINT.format(call=call, **own)
-
-    about = (inspect.getdoc(function) or f"{callee}, on any number of ranks.").splitlines()[0]
     kind = str(device).partition(":")[0] if device else None
-    copies = needed.modules.files
-    more = f", timeout={timeout}" if timeout else ""
-    if not init_group:
-        more += ", init_group=False"
-    lines = {*needed.imports.values()}
-    made = "".join(f"\n\n\n{text}" for text in needed.statements)
-    script = _filled(
-        "script",
-        title=about.replace("\\", "\\\\").replace('"""', "'''"),
-        file=path.name,
-        each=each,
-        hosts=max(nodes, 2),
-        copied=", ".join(sorted({name.partition("/")[0] for name in copies})),
-        imports="\n".join(sorted(lines, key=_place)),
-        code=made,
-        device=literal(kind),
-        options="\n".join(f"    {own['parser']}.add_argument({option})" for option in options),
-        more=more,
-        call=textwrap.indent(call, "    "),
-        **own,
-    )
-    needed.check(script.rpartition("\n\n\n")[0], copies, callee)
+    options = _options(bound := _bound(function, args, kwargs))
+    namespace = namespace_of(inspect.unwrap(function))
+    changed: set[str] = set()
+    while True:
+        needed = Needed(namespace, changed)
+        callee = needed.expression(function)
+        given = _given(needed, bound)
+        how = f", timeout={timeout}" if timeout else ""
+        if not init_group or needed.joins:
+            how += ", init_group=False"
+        script = _script(
+            needed,
+            callee,
+            given,
+            title=_title(function, callee),
+            returns=_returns(function, needed),
+            options=options,
+            file=path.name,
+            each=each,
+            hosts=max(nodes, 2),
+            device=literal(kind),
+            how=how,
+        )
+        more = needed.check(script.rpartition("\n\n\n")[0], callee)
+        if not more:
+            break
+        changed |= more
 
-    files = {path.name: script} | {file: f"# {MARK}.\n{text}" for file, text in copies.items()}
+    copies = needed.modules.files
     if path.name in copies:
         raise CourseError(f"the script imports another {path.name}: give it another name.")
+    files = {path.name: script} | {file: f"# {MARK}.\n{text}" for file, text in copies.items()}
     job_files = {
         path.stem + SUFFIXES[job]: _job(job, path, files, each, nodes, kind or "cuda")
         for job in jobs
     }
     _write(path.parent, files | job_files)
     return path
+
+
+def _script(
+    needed: Needed,
+    callee: str,
+    given: list[tuple[str, str]],
+    *,
+    returns: bool,
+    options: list[str],
+    **texts: Any,
+) -> str:
+    """The text of the script, in which the notebook's names come before its own."""
+    own = _own_names(needed, OWN | OF_RESULT if returns else OWN)
+    call = _call(callee, given, own["args"])
+    if returns:
+        call = PRINT.format(call=call, **own)
+    copied = {file.partition("/")[0] for file in needed.modules.files}
+    lines = {*needed.imports.values()}
+    return _filled(
+        "script",
+        imports="\n".join(sorted(lines, key=_place)),
+        code="".join(f"\n\n\n{text}" for text in needed.statements.values()),
+        copied=", ".join(sorted(copied)),
+        options="\n".join(f"    {own['parser']}.add_argument({option})" for option in options),
+        call=textwrap.indent(call, "    "),
+        **texts,
+        **own,
+    )
+
+
+def _title(function: Callable, callee: str) -> str:
+    """The first line of its docstring, as it can stand in another one."""
+    about = inspect.getdoc(function) or f"{callee}, on any number of ranks."
+    return about.splitlines()[0].replace("\\", "\\\\").replace('"""', "'''")
 
 
 def _ranks_of_a_host(ranks: int, nodes: int) -> int:
@@ -141,12 +170,13 @@ def _ranks_of_a_host(ranks: int, nodes: int) -> int:
     return ranks // nodes
 
 
-def _bound(function: Callable, callee: str, args: tuple, kwargs: dict) -> inspect.BoundArguments:
+def _bound(function: Callable, args: tuple, kwargs: dict) -> inspect.BoundArguments:
     signature = inspect.signature(function)
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise CourseError(f"{callee}{signature} cannot be called so: {error}.") from None
+        name = getattr(function, "__name__", repr(function))
+        raise CourseError(f"{name}{signature} cannot be called so: {error}.") from None
 
 
 def _place(line: str) -> tuple:
@@ -205,7 +235,7 @@ def _returns(function: Callable, needed: Needed) -> bool:
     return False
 
 
-def _options(bound: inspect.BoundArguments) -> tuple[list[str], inspect.BoundArguments]:
+def _options(bound: inspect.BoundArguments) -> list[str]:
     """The options of the command line: numbers and texts, which the call takes from them."""
     options = []
     given = {*bound.arguments}
@@ -218,7 +248,7 @@ def _options(bound: inspect.BoundArguments) -> tuple[list[str], inspect.BoundArg
             bound.arguments[key] = Option(key)
         elif key not in given:
             del bound.arguments[key]
-    return options, bound
+    return options
 
 
 def _given(needed: Needed, bound: inspect.BoundArguments) -> list[tuple[str, str]]:
