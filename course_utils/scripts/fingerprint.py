@@ -34,6 +34,7 @@ OF_PYTHON = {  # attributes of a class that follow from the others, or from wher
 ONLY_LAYOUT = {"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}  # of bytecode
 JUMPS = {*dis.hasjrel, *dis.hasjabs}
 ONLY_HERE = "something that cannot be copied"  # a lock, a file, a generator
+NOTHING = "nothing"
 
 Texts = dict[str, str]
 
@@ -65,12 +66,13 @@ class Fingerprint:
 
     def _first(self, ours: Texts, other: "Fingerprint", theirs: Texts) -> tuple | None:
         for path in ours | theirs:
-            here, there = ours.get(path, "nothing"), theirs.get(path, "nothing")
+            here, there = ours.get(path, NOTHING), theirs.get(path, NOTHING)
             if here == there and here != ONLY_HERE:
                 continue
             if here in self.details and there in other.details:
                 inside = self._first(self.details[here], other, other.details[there])
-                return inside or (path, here, there)
+                if inside and NOTHING not in inside:
+                    return inside
             return path, here, there
         return None
 
@@ -129,7 +131,7 @@ class Fingerprint:
         if isinstance(value, ModuleType):
             return f"module {self.moved.get(value.__name__, value.__name__)}", []
         if isinstance(value, CodeType):
-            return f"code (hash {_hash(_of_code(value))})", []
+            return f"bytecode (hash {_hash(_of_code(value))})", []
         if kind in (list, tuple):
             return f"a {kind.__name__} of {len(value)}", _items(path, value)
         if kind is dict:
@@ -146,7 +148,7 @@ class Fingerprint:
         reduced = reducer(value) if reducer else value.__reduce_ex__(4)
         if isinstance(reduced, str):
             return self._named(getattr(value, "__module__", ""), reduced), []
-        text = value.name if isinstance(value, Enum) else kind.__name__
+        text = value.name if isinstance(value, Enum) else f"of type {kind.__name__}"
         maker, arguments, *state = reduced
         return text, [*_of_reduced(path, value, maker, arguments, *state)]
 
@@ -247,12 +249,12 @@ def _numbers(value: Any) -> str | None:
         data = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         first, data = data[:3].tolist(), data.view(torch.uint8).numpy()
         grad = ", with a gradient" if value.requires_grad else ""
-        about = f"{value.dtype} {tuple(value.shape)} on {value.device}{grad}"
+        about = f"a tensor, {value.dtype} {tuple(value.shape)} on {value.device}{grad}"
     elif (
         type(value).__module__ == "numpy" and hasattr(value, "dtype") and not value.dtype.hasobject
     ):
         data, first = value, value.ravel()[:3].tolist()
-        about = f"{value.dtype} {tuple(value.shape)}"
+        about = f"an array, {value.dtype} {tuple(value.shape)}"
     else:
         return None
     begins = ", ".join(f"{number:.4g}" for number in first)

@@ -7,6 +7,7 @@ import functools
 import json
 import sys
 import tempfile
+import traceback
 import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -98,18 +99,15 @@ class Needed:
     def _in_a_module(self, value: Any) -> str | None:
         """`module.name` for what every process finds there, and its import."""
         if isinstance(value, types.ModuleType):
-            module, name = value.__name__, ""
-        else:
-            module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-        if (
-            module == "__main__"
-            or module not in sys.modules
-            or not (name or value is sys.modules[module])
-        ):
+            return self._from(value.__name__, "")
+        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        if name is None:
+            reduced = value.__reduce_ex__(4)  # torch.float32 is its name
+            name = reduced if isinstance(reduced, str) else None
+        if module == "__main__" or module not in sys.modules or name is None:
             return None
         with suppress(AttributeError):
-            words = filter(None, name.split("."))
-            if functools.reduce(getattr, words, sys.modules[module]) is value:
+            if functools.reduce(getattr, name.split("."), sys.modules[module]) is value:
                 return self._from(module, name)
         return None
 
@@ -127,14 +125,14 @@ class Needed:
 
     def add(self, name: str, used_by: str) -> None:
         """Take the statement that made `name` what it is, after those of all names that it uses."""
+        if name == "get_ipython":
+            refuse(name, used_by, "a line that begins with % or ! runs in a notebook only")
         statement = self.bindings.get(name)
         missing = name not in self.namespace or (statement is None and hasattr(builtins, name))
         if name in self.used_by or name.startswith("__") or missing:
             return
         self.used_by[name] = used_by
 
-        if name == "get_ipython":
-            refuse(name, used_by, "a line that begins with % or ! runs in a notebook only")
         if statement and isinstance(statement.node, ast.Import | ast.ImportFrom):
             self._import(name, statement.node)
             return
@@ -161,7 +159,8 @@ class Needed:
             self.add(one, name)
         text = self.modules.rewritten(statement.text, "", name)
         if text != statement.text:
-            refuse(name, "the script", "it imports from course_utils; do so at the top of a cell")
+            used_by = self.used_by.get(name, "the script")
+            refuse(name, used_by, "it imports from course_utils; do so at the top of a cell")
         self.statements[key] = text
         words = (
             getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(statement.node)
@@ -206,14 +205,20 @@ class Needed:
 
     def _refuse(self, name: str, path: str, here: str, there: str, called: str) -> NoReturn:
         used_by = self.used_by.get(name, called)
+        if name in _process():
+            setter = name.replace(".get_", ".set_").replace("()", "(…)")
+            raise CourseError(
+                f"{called} cannot be exported: {name} is {here} in this kernel, and {there} in the "
+                f"script. Call {setter} at the top of a cell, or in the function."
+            )
         if here == ONLY_HERE:
             refuse(name, used_by, f"{path} is {here}; make it in the function")
         refuse(
             name,
             used_by,
             f"{path} is {here} in this kernel, and {there} where only the script's statements "
-            "have run. Run the cell of these statements again, put what changed it into them, or "
-            "do it in the function",
+            "have run. Run its cell again, put what changed it there, or make it in the function, "
+            "from a file if only this kernel has it",
         )
 
 
@@ -255,12 +260,11 @@ def _run(code: str, folder: str, names: list[str]) -> Fingerprint | str:
     try:
         exec(compile(code, "script", "exec"), vars(main))
     except BaseException as error:
-        trace, line = error.__traceback__, 0
-        while trace:
-            if trace.tb_frame.f_code.co_filename == "script":
-                line = line or trace.tb_lineno
-            trace = trace.tb_next
-        text = code.split("\n")[line - 1].strip()
+        steps = traceback.extract_tb(error.__traceback__)
+        lines = [step.lineno or 0 for step in steps if step.filename == "script"]
+        if isinstance(error, SyntaxError):
+            lines = [error.lineno or 0]
+        text = code.split("\n")[lines[0] - 1].strip()
         return (
             f"where nothing else has run, {text} raises {type(error).__name__}: {error}. Run the "
             "cells of what it uses before it, or do this in the function."

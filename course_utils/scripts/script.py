@@ -5,7 +5,8 @@ import inspect
 import re
 import shlex
 import textwrap
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -142,10 +143,9 @@ def _script(
     if returns:
         call = PRINT.format(call=call, **own)
     copied = {file.partition("/")[0] for file in needed.modules.files}
-    lines = {*needed.imports.values()}
     return _filled(
         "script",
-        imports="\n".join(sorted(lines, key=_place)),
+        imports="\n".join(_imports({*needed.imports.values()})),
         code="".join(f"\n\n\n{text}" for text in needed.statements.values()),
         copied=", ".join(sorted(copied)),
         options="\n".join(f"    {own['parser']}.add_argument({option})" for option in options),
@@ -179,9 +179,15 @@ def _bound(function: Callable, args: tuple, kwargs: dict) -> inspect.BoundArgume
         raise CourseError(f"{name}{signature} cannot be called so: {error}.") from None
 
 
-def _place(line: str) -> tuple:
-    """Where an import stands: __future__ first, then modules, then parts of modules."""
-    return not line.startswith("from __future__"), line.startswith("from"), line
+def _imports(lines: Iterable[str]) -> list[str]:
+    """__future__ first, then modules, then parts of modules, those of one together."""
+    parts = defaultdict(list)
+    for line in sorted(lines):
+        start, _, names = line.partition("import ")
+        parts[start].append(names)
+    modules = [f"import {name}" for name in parts.pop("", [])]
+    others = [f"{start}import {', '.join(names)}" for start, names in parts.items()]
+    return sorted(modules + others, key=lambda line: ("__future__" not in line, line[0] == "f"))
 
 
 def _own_names(needed: Needed, own: dict[str, str]) -> dict[str, str]:

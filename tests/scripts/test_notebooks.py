@@ -56,13 +56,14 @@ def cut(cell: str) -> str:
 @pytest.mark.parametrize(("number", "starts", "own", "call"), CASES.values(), ids=CASES)
 def test_torchrun_gives_what_a_launch_gives(number, starts, own, call, tmp_path):
     notebook = Notebook(*map(cut, cells_of(number, *starts)), own, DIGEST)
-    notebook.values |= {"export": export, "launch": launch, "path": tmp_path / "script.py"}
-    exec(f"script = export(digest, path, {call}, ranks=2, device='cpu')", notebook.values)
-    exec(f"run = launch(digest, {call}, ranks=2, device='cpu')", notebook.values)
-    done = run(*TORCHRUN, notebook["script"], cwd=tmp_path, env=outside(OMP_NUM_THREADS="1"))
-    assert f"result: {notebook['run'].results[0]}" in done.stdout
+    on_two = {"ranks": 2, "device": "cpu"}
+    args, more = eval(f"(lambda *args, **more: (args, more))({call})", dict(notebook.values))
+    script = export(notebook["digest"], tmp_path / "script.py", *args, **more, **on_two)
+    launched = launch(notebook["digest"], *args, **more, **on_two)
+    done = run(*TORCHRUN, script, cwd=tmp_path, env=outside(OMP_NUM_THREADS="1"))
+    assert f"result: {launched.results[0]}" in done.stdout
     for rank in range(2):
-        ours = [one for one in notebook["run"].metrics if one["rank"] == rank]
+        ours = [one for one in launched.metrics if one["rank"] == rank]
         theirs = metrics(tmp_path, rank) if ours else []
         for records in (ours, theirs):
             for record in records:
