@@ -69,10 +69,8 @@ class Fingerprint:
             here, there = ours.get(path, NOTHING), theirs.get(path, NOTHING)
             if here == there and here != ONLY_HERE:
                 continue
-            if here in self.details and there in other.details:
-                inside = self._first(self.details[here], other, other.details[there])
-                if inside and NOTHING not in inside:
-                    return inside
+            if _definition(here) == _definition(there) and here in self.details:
+                return self._first(self.details[here], other, other.details[there])
             return path, here, there
         return None
 
@@ -151,6 +149,11 @@ class Fingerprint:
         text = value.name if isinstance(value, Enum) else f"of type {kind.__name__}"
         maker, arguments, *state = reduced
         return text, [*_of_reduced(path, value, maker, arguments, *state)]
+
+
+def _definition(text: str) -> str:
+    """`function f` of a text with a hash of its details."""
+    return text.partition(" (hash")[0]
 
 
 def _in_a_module(value: FunctionType | type) -> tuple[str, str] | None:

@@ -304,5 +304,12 @@ def literal(value: Any) -> str | None:
 
 def namespace_of(function: Callable) -> dict[str, Any]:
     """That of the cells that define it; for a module's function, that of the notebook."""
-    own = getattr(function, "__globals__", {})
-    return own if own.get("__name__") == "__main__" else vars(sys.modules["__main__"])
+    for code in (
+        function,
+        getattr(function, "__call__", None),
+        getattr(function, "__init__", None),
+    ):
+        own = getattr(code, "__globals__", {})
+        if own.get("__name__") == "__main__":
+            return own
+    return vars(sys.modules["__main__"])

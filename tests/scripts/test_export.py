@@ -1,22 +1,14 @@
 """The script gives what the notebook gives, alone; what cannot leave is named in words."""
 
-import ast
-from pathlib import Path
+import sys
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from course_utils import CourseError, export
+from tests.files import write
 from tests.python import python
-from tests.scripts.notebook import Notebook, cells_of, metrics, outside, training
-
-
-def result(script: Path, *options: str):
-    """What the function of a script returns."""
-    done = python(script, *options, cwd=script.parent, env=outside())
-    return ast.literal_eval(done.stdout.rpartition("result: ")[2])
-
+from tests.scripts.notebook import Notebook, cells_of, metrics, result, training
 
 CASES = {
     "defined twice: the one that ran last, and decorators": (
@@ -67,6 +59,43 @@ CASES = {
         "def f():\n    return [math.pi, *both]",
         (),
     ),
+    "objects that were changed since": (
+        [
+            "import argparse\nfrom dataclasses import dataclass",
+            "@dataclass\nclass Options:\n    lr: float = 0.1",
+            "class Static:\n    lr = 0.1\n    def double(self):\n        return 2 * self.lr",
+            "a, b, c = argparse.Namespace(lr=0.1), Options(), Static()",
+            "a.lr = b.lr = Static.lr = 0.5; seen = [print]",
+            "Static.half = lambda self: self.lr / 2\nseen.append(len); seen.append(len)",
+            "parser = argparse.ArgumentParser()\nparser.add_argument('--n', type=int)",
+            "d = parser.parse_args(['--n', '3'])",
+        ],
+        "def f():\n    return [a.lr, b.lr, c.double(), c.half(), len(seen), d.n]",
+        (),
+    ),
+    "a magic, a star, a loop, made of itself, and names that the script has": (
+        [
+            "get_ipython().run_cell_magic('time', '', 'def main(args):\\n    return args')",
+            "from math import *\nimport xml as dist",
+            "for parser in [object()]:\n    record = os = result = 1",
+            "floors = floor\nfloors = [floors]",
+        ],
+        "def f():\n    return main([floors[0](tau), type(parser).__name__, record, os, result])",
+        (),
+    ),
+    "what holds for the process": (
+        [
+            "import os, warnings, torch as t\nSECONDS = 3",
+            "os.environ['MY_SECONDS'] = str(SECONDS); os.environ['RANK'] = '7'; t.manual_seed(0)",
+            "warnings.filterwarnings('ignore', message='mine'); t.backends.mkl.mine = 5",
+        ],
+        """
+        def f():
+            ours = [one for one in warnings.filters if one[1] and one[1].pattern == 'mine']
+            return [os.environ["MY_SECONDS"], len(ours), t.backends.mkl.mine]
+        """,
+        (),
+    ),
     "kinds of parameters": (
         [],
         """
@@ -83,6 +112,116 @@ def test_script_returns_what_the_notebook_does(cells, cell, args, tmp_path):
     notebook = Notebook(*cells, cell)
     path = export(notebook["f"], tmp_path / "script.py", *args)
     assert result(path) == notebook["f"](*args)
+
+
+CALLS = {
+    "a partial": ("functools.partial(train, 2, n=3)", "", [2, 3, "x"]),
+    "a partial, and more": ("functools.partial(train, 2)", "n=4, name='y'", [2, 4, "y"]),
+    "a method": ("trainer.fit", "3", 1.5),
+    "an object": ("trainer", "4", 2.0),
+    "a lambda": ("double", "4", 8),
+    "a class": ("Trainer.make", "", ["Trainer"]),
+    "an enum, a path": ("train", "mode, path, Mode.SLOW", ["fast", "a/b", "slow"]),
+    "in lists": ("train", "[Mode.SLOW], (path,), {'a': torch.int8}", ["[slow]", "(a/b)", "int8"]),
+    "a function": ("call", "functools.partial(train, 1)", [1, 1, "x"]),
+}
+
+
+@pytest.mark.parametrize(("function", "args", "expected"), CALLS.values(), ids=CALLS)
+def test_what_can_be_called_and_given(function, args, expected, tmp_path):
+    notebook = Notebook("""
+        import enum, functools, pathlib
+        import torch
+        from dataclasses import dataclass
+
+        class Mode(enum.Enum):
+            FAST = "fast"
+            SLOW = "slow"
+
+        @dataclass
+        class Trainer:
+            lr: float
+            @classmethod
+            def make(cls): return [cls.__name__]
+            def fit(self, n): return self.lr * n
+            def __call__(self, n): return self.fit(n)
+
+        mode, path, trainer, double = Mode.FAST, pathlib.Path("a/b"), Trainer(0.1), lambda n: 2 * n
+        trainer.lr = 0.5
+
+        def plain(value):
+            if isinstance(value, enum.Enum): return value.value
+            if isinstance(value, list): return f"[{plain(value[0])}]"
+            if isinstance(value, tuple): return f"({plain(value[0])})"
+            if isinstance(value, dict): return str(value["a"]).removeprefix("torch.")
+            return str(value) if isinstance(value, pathlib.Path) else value
+
+        def train(lr, n=1, name="x"): return [plain(lr), plain(n), plain(name)]
+        def call(function): return function()
+    """)
+    call = f"(lambda *args, **more: (args, more))({function}, {args})"
+    (called, *given), more = eval(call, dict(notebook.values))
+    assert result(export(called, tmp_path / "s.py", *given, **more)) == expected
+
+
+FILES = {
+    "mine.py": "import theirs\nfrom course_utils import pick\ndef work(n): return theirs.K * n",
+    "theirs.py": "K = 2",
+    "package/__init__.py": "",
+    "package/part/__init__.py": "from .. import deep",
+    "package/deep.py": "def where():\n    from course_utils import pick as take\n    return take()",
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The notebook's folder, with modules."""
+    monkeypatch.syspath_prepend(tmp_path / "notebook")
+    yield write(tmp_path / "notebook", FILES)
+    for name in [
+        name for name in sys.modules if name.split(".")[0] in ("mine", "theirs", "package")
+    ]:
+        del sys.modules[name]
+
+
+def test_modules_beside_the_notebook_lie_beside_the_script(here, tmp_path):
+    notebook = Notebook("""
+        import mine
+        import package.part
+
+        def f(n):
+            return [mine.work(n), package.part.deep.where().type]
+
+        def work(n):
+            return "another"
+    """)
+    path = export(notebook["f"], tmp_path / "out" / "s.py", 3)
+    assert result(path) == [6, "cpu"]
+    assert result(export(notebook["mine"].work, tmp_path / "out" / "t.py", 4)) == 8
+    copied = {one.relative_to(path.parent).as_posix() for one in path.parent.rglob("*.py")}
+    assert copied == {"s.py", "t.py", "dist_utils.py", *FILES}
+    with pytest.raises(CourseError, match=r"mine\.py is there already"):  # it is another file here
+        export(notebook["f"], here / "s.py", 3)
+
+
+def test_a_function_that_joins_the_group_itself(tmp_path):
+    notebook = Notebook("""
+        import torch.distributed as dist
+
+        def f():
+            def inner():
+                return 1
+            dist.init_process_group("gloo")
+            assert dist.get_world_size() == inner()
+            dist.destroy_process_group()
+            print("result: 5")
+
+        def setup():
+            assert not dist.is_initialized()
+            return 6
+    """)
+    assert result(export(notebook["f"], tmp_path / "f.py")) == 5
+    assert result(export(notebook["setup"], tmp_path / "g.py", init_group=False)) == 6
 
 
 def test_a_cell_that_ran_again_is_written_once(tmp_path):
@@ -148,29 +287,48 @@ REFUSED = {
     "a tensor": (
         "import torch\nx = torch.rand(2)",
         "x.sum()",
-        "x, which f uses, .* kernel has that Tensor.*in the f",
+        r"x, which f uses, .*: x is a tensor, torch.float32 \(2,\) .*in the function, from a file",
     ),
-    "a list that grew": (
-        "found = []\nfound.append(print)",
-        "len(found)",
-        "found, which f uses, .* kernel has that list",
+    "changed by a function": (
+        "import types\nc = types.SimpleNamespace(a=[print])\ndef g():\n    c.a[0] = len\ng()",
+        "c.a",
+        r"c, which f uses, .*: c.a\[0\] is builtins.len in this kernel, and builtins.print where",
     ),
-    "made of itself": (
-        "import math\nx = math.floor\nx = [x]",
-        "x[0](1)",
-        "x, which f uses.*that list",
+    "a lock": (
+        "import threading\nlock = threading.Lock()",
+        "lock",
+        "lock, which f uses, .*: lock is something that cannot be copied; make it in the function",
+    ),
+    "shared no more": (
+        "class A:\n    pass\na = A()\nb = [a]\na = A()",
+        "[a, b]",
+        r"b, which f uses, .*: b\[0\] is of type A in this kernel, and the same as a where",
+    ),
+    "made too early": (
+        "def g():\n    return n\nn = 1\nx = [g]\nx = [g(), print]\ndel n",
+        "x",
+        r"f cannot be exported: .*, x = \[g\(\), print\] raises NameError: name 'n' is not",
     ),
     "a tool": (
         "from course_utils import LivePlot, discover",
         "discover()",
         "discover.*a tool of this course.*take it",
     ),
-    "of a loop": (
-        "for step in [object()]:\n    pass",
-        "print(step)",
-        "step.*no cell that ran makes it by def",
+    "the course, inside": (
+        "def g():\n    from course_utils import pick",
+        "g()",
+        "g, which f uses.* at the top of a cell",
     ),
-    "a name of the script": ("def main():\n    pass", "main()", "main.*another"),
+    "of a function": (
+        "def g():\n    global x\n    x = print\ng()",
+        "x",
+        "x, which f uses, .*: no statement at the top of a cell makes it",
+    ),
+    "a line of the notebook's": (
+        "",
+        "get_ipython().system('ls')",
+        "with % or ! runs in a notebook",
+    ),
 }
 
 
@@ -182,12 +340,29 @@ def test_what_cannot_leave_is_named(cell, line, words, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_arguments_that_cannot_leave(tmp_path):
-    notebook = Notebook("import torch\nx = torch.rand(2)", "def f(a):\n    return a")
-    with pytest.raises(CourseError, match=r"x, which the call uses, .*that Tensor"):
-        export(notebook["f"], tmp_path / "s.py", notebook["x"])
-    with pytest.raises(CourseError, match=r"no name for <object .*write name = … in a cell"):
-        export(notebook["f"], tmp_path / "s.py", object())
+def test_calls_that_cannot_be_written(tmp_path):
+    notebook = Notebook("def f(a):\n    return a", "space = {}\nexec('def f(): pass', space)")
+    wrong = {
+        r"no name for <object .*write name = … at the top": ((object(),), {}),
+        r"f\(a\) cannot be called so: missing a required argument: 'a'": ((), {}),
+        r"ranks=10, nodes=4: .*give ranks=8": ((1,), {"ranks": 10, "nodes": 4}),
+        r"'pbs' is none of slurm, kubernetes": ((1,), {"jobs": ("pbs",)}),
+    }
+    for words, (args, more) in wrong.items():
+        with pytest.raises(CourseError, match=words):
+            export(notebook["f"], tmp_path / "s.py", *args, **more)
+    with pytest.raises(CourseError, match="no name for <function f "):  # not the cell's f
+        export(notebook["space"]["f"], tmp_path / "s.py")
+
+
+def test_a_dtype_that_a_function_set(tmp_path):
+    notebook = Notebook("import torch\ndef f():\n    return torch.zeros(1)")
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(CourseError, match=r"set_default_dtype\(…\) at the top of a cell"):
+            export(notebook["f"], tmp_path / "s.py")
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("mine", ["train.py", "dist_utils.py", "train.sbatch"])
@@ -199,32 +374,3 @@ def test_a_file_of_somebody_else_stays(mine, tmp_path):
     with pytest.raises(CourseError, match="is there already"):
         export(notebook["f"], tmp_path / "train.py", jobs=("slurm",))
     assert (tmp_path / mine).read_text() == "print('mine')\n"
-
-
-@pytest.mark.parametrize(
-    ("option", "count", "kind", "took"),
-    [
-        (None, 1, "mps", "cpu"),
-        (None, 2, "cuda", "cuda:1"),
-        ("cpu", 2, "cuda", "cpu"),
-        (None, 1, "cuda", "has 1 of the 2 cuda devices .*--device cpu"),
-        ("cuda", 0, "cuda", "has 0 of the 2 cuda"),  # a host whose driver is broken
-    ],
-)
-def test_a_rank_takes_a_device_of_its_own_or_raises(option, count, kind, took, gpus, monkeypatch):
-    from course_utils import dist_utils
-
-    gpus(count, kind)
-    joined = []
-    monkeypatch.setattr(torch.accelerator, "set_device_index", joined.append)
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, **more: joined.append(backend))
-    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    if "has" in took:
-        with pytest.raises(RuntimeError, match=took):
-            dist_utils.init_distributed(option)
-        assert joined == []
-    else:
-        dist_utils.init_distributed(option)
-        assert str(dist_utils.pick()) == took
-        assert joined == (["gloo"] if took == "cpu" else [1, "nccl"])
