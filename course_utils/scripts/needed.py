@@ -304,11 +304,7 @@ def literal(value: Any) -> str | None:
 
 def namespace_of(function: Callable) -> dict[str, Any]:
     """That of the cells that define it; for a module's function, that of the notebook."""
-    for code in (
-        function,
-        getattr(function, "__call__", None),
-        getattr(function, "__init__", None),
-    ):
+    for code in (function, type(function).__call__, getattr(function, "__init__", None)):
         own = getattr(code, "__globals__", {})
         if own.get("__name__") == "__main__":
             return own

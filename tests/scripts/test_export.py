@@ -115,19 +115,24 @@ def test_script_returns_what_the_notebook_does(cells, cell, args, tmp_path):
 
 
 CALLS = {
-    "a partial": ("functools.partial(train, 2, n=3)", "", [2, 3, "x"]),
     "a partial, and more": ("functools.partial(train, 2)", "n=4, name='y'", [2, 4, "y"]),
     "a method": ("trainer.fit", "3", 1.5),
+    "in lists": ("train", "[Mode.SLOW], (path,), {'a': torch.int8}", ["[slow]", "(a/b)", "int8"]),
+    "a partial": ("functools.partial(train, 2, n=3)", "", [2, 3, "x"]),
     "an object": ("trainer", "4", 2.0),
     "a lambda": ("double", "4", 8),
     "a class": ("Trainer.make", "", ["Trainer"]),
     "an enum, a path": ("train", "mode, path, Mode.SLOW", ["fast", "a/b", "slow"]),
-    "in lists": ("train", "[Mode.SLOW], (path,), {'a': torch.int8}", ["[slow]", "(a/b)", "int8"]),
     "a function": ("call", "functools.partial(train, 1)", [1, 1, "x"]),
 }
+FEW = [*CALLS][:3]
+OF_CALLS = [
+    pytest.param(*call, id=name, marks=[] if name in FEW else pytest.mark.slow)
+    for name, call in CALLS.items()
+]
 
 
-@pytest.mark.parametrize(("function", "args", "expected"), CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(("function", "args", "expected"), OF_CALLS)
 def test_what_can_be_called_and_given(function, args, expected, tmp_path):
     notebook = Notebook("""
         import enum, functools, pathlib
