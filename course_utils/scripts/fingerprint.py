@@ -10,6 +10,7 @@ import hashlib
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
@@ -34,86 +35,56 @@ OF_PYTHON = {  # attributes of a class that follow from the others, or from wher
 ONLY_LAYOUT = {"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}  # of bytecode
 JUMPS = {*dis.hasjrel, *dis.hasjabs}
 ONLY_HERE = "something that cannot be copied"  # a lock, a file, a generator
-NOTHING = "nothing"
 
-Texts = dict[str, str]
+Memo = dict[int, tuple[Any, str]]  # objects by their id, with the paths where they were met
 
 
 class Fingerprint:
     """What values are made of; `difference` tells two of them apart.
 
     Args:
-        values: by name. Parts that they share are told from parts that are equal.
+        values: by name. Objects that they share are told from objects that are equal.
         moved: other names for modules, or for what is in them.
     """
 
     def __init__(self, values: Mapping[str, Any], moved: Mapping[str, str] | None = None) -> None:
-        self.details: dict[str, Texts] = {}  # parts of a function or class, by their hash
         self.moved = moved or {}
-        self.known: dict[int, tuple[Any, str]] = {}  # functions and classes, with their texts
-        self.texts: dict[str, Texts] = {}  # by name and path
-        paths: dict[int, tuple[Any, str]] = {}
-        for name, value in values.items():
-            self.texts[name] = self._parts(name, value, paths)
-        self.known.clear()  # before it is sent
+        shared: Memo = {}
+        self.texts = {name: self._parts(name, value, shared) for name, value in values.items()}
 
     def difference(self, other: "Fingerprint") -> tuple[str, str, str, str] | None:
         """The first part that the other one has otherwise: name, path, both texts."""
-        for name, texts in self.texts.items():
-            if found := self._first(texts, other, other.texts[name]):
-                return name, *found
+        for name, ours in self.texts.items():
+            theirs = other.texts[name]
+            for path in ours | theirs:
+                here, there = ours.get(path, "nothing"), theirs.get(path, "nothing")
+                if here != there or here == ONLY_HERE:
+                    return name, path, here, there
         return None
 
-    def _first(self, ours: Texts, other: "Fingerprint", theirs: Texts) -> tuple | None:
-        for path in ours | theirs:
-            here, there = ours.get(path, NOTHING), theirs.get(path, NOTHING)
-            if here == there and here != ONLY_HERE:
-                continue
-            if _definition(here) == _definition(there) and here in self.details:
-                return self._first(self.details[here], other, other.details[there])
-            return path, here, there
-        return None
+    def _parts(self, path: str, value: Any, shared: Memo) -> dict[str, str]:
+        """The text of each part, by its path.
 
-    def _parts(self, path: str, value: Any, paths: dict) -> Texts:
-        """The texts of one value; `paths` says where the parts were met first."""
-        texts: Texts = {}
+        A function or class may be an older one of the same text, whose cell ran again: it is known
+        again in one value only, any other object in all of them.
+        """
+        texts: dict[str, str] = {}
+        definitions: Memo = {}
         todo = deque([(path, value)])
         while todo:
             path, value = todo.popleft()
-            if isinstance(value, FunctionType | type):
-                texts[path] = self._of_definition(value)
-                continue
+            met = definitions if isinstance(value, FunctionType | type) else shared
             if type(value) not in (*PLAIN, tuple, frozenset, CodeType):  # Python may share those
-                if id(value) in paths:
-                    texts[path] = f"the same as {paths[id(value)][1]}"
+                if id(value) in met:
+                    texts[path] = f"the same as {met[id(value)][1]}"
                     continue
-                paths[id(value)] = value, path  # kept, or another object could get its id
+                met[id(value)] = value, path  # kept, or another object could get its id
             try:
                 texts[path], parts = self._taken_apart(path, value)
             except Exception:  # whatever an object says when it is asked for its state
                 texts[path], parts = ONLY_HERE, []
             todo.extendleft(reversed([*parts]))
         return texts
-
-    def _of_definition(self, value: FunctionType | type) -> str:
-        """A function or class in one text, which also leads to its details."""
-        if id(value) in self.known:
-            return self.known[id(value)][1]
-        kind = "class" if isinstance(value, type) else "function"
-        text = f"{kind} {value.__qualname__}"
-        if found := _in_a_module(value):
-            text = self._named(*found)
-        else:
-            self.known[id(value)] = value, text  # where it leads back to itself
-            parts = _of_class(value) if isinstance(value, type) else _of_function(value)
-            details: Texts = {}
-            paths: dict = {}
-            for path, part in parts:
-                details |= self._parts(path, part, paths)
-            text = f"{text} (hash {_hash(sorted(details.items()))})"
-            self.details[text] = details
-        self.known[id(value)] = value, text
-        return text
 
     def _named(self, module: str, name: str) -> str:
         full = f"{module}.{name}"
@@ -124,6 +95,12 @@ class Fingerprint:
         kind = type(value)
         if kind in PLAIN:
             return repr(value), []
+        if isinstance(value, FunctionType | type):
+            if found := _in_a_module(value):
+                return self._named(*found), []
+            if isinstance(value, type):
+                return f"class {value.__qualname__}", _of_class(path, value)
+            return f"function {value.__qualname__}", _of_function(path, value)
         if isinstance(value, TypeVar):
             return f"TypeVar {value.__name__}", []
         if isinstance(value, ModuleType):
@@ -151,11 +128,6 @@ class Fingerprint:
         return text, [*_of_reduced(path, value, maker, arguments, *state)]
 
 
-def _definition(text: str) -> str:
-    """`function f` of a text with a hash of its details."""
-    return text.partition(" (hash")[0]
-
-
 def _in_a_module(value: FunctionType | type) -> tuple[str, str] | None:
     """Its module and name there; None for what travels by value."""
     module = getattr(value, "__module__", None)
@@ -168,28 +140,26 @@ def _in_a_module(value: FunctionType | type) -> tuple[str, str] | None:
     return (module, value.__qualname__) if found is value else None
 
 
-def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    name, code = function.__name__, function.__code__
-    defaults = function.__defaults__ or ()
+def _of_function(path: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
+    code, defaults = function.__code__, function.__defaults__ or ()
     named = code.co_varnames[: code.co_argcount][-len(defaults) :]
-    yield f"the code of {name}", code
-    for word, value in [*zip(named, defaults, strict=False), *_in(function.__kwdefaults__)]:
-        yield f"{name}'s default {word}", value
+    yield f"the code of {path}", code
+    for word, value in zip(named, defaults, strict=False):
+        yield f"{path}'s default {word}", value
+    for word, value in (function.__kwdefaults__ or {}).items():
+        yield f"{path}'s default {word}", value
     for word, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield f"{word} of {name}", cell.cell_contents
-        except ValueError:  # it is still empty
-            yield f"{word} of {name}", None
+        with suppress(ValueError):  # it is still empty
+            yield f"{word} of {path}", cell.cell_contents
     for word, value in vars(function).items():
-        yield f"{name}.{word}", value
+        yield f"{path}.{word}", value
 
 
-def _of_class(value: type) -> Iterator[tuple[str, Any]]:
-    name = value.__name__
-    yield f"the bases of {name}", value.__bases__
+def _of_class(path: str, value: type) -> Iterator[tuple[str, Any]]:
+    yield f"the bases of {path}", value.__bases__
     for word, part in vars(value).items():
         if word not in OF_PYTHON:
-            yield f"{name}.{word}", part
+            yield f"{path}.{word}", part
 
 
 def _of_code(code: CodeType) -> list:
@@ -237,10 +207,6 @@ def _pairs(path: str, pairs: Iterable[tuple]) -> Iterator[tuple[str, Any]]:
         else:
             yield f"key {number} of {path}", key
             yield f"value {number} of {path}", value
-
-
-def _in(mapping: Mapping | None) -> Iterable[tuple]:
-    return (mapping or {}).items()
 
 
 def _numbers(value: Any) -> str | None:

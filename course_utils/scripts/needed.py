@@ -9,7 +9,7 @@ import sys
 import tempfile
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, NoReturn
@@ -21,7 +21,7 @@ from .cells import Statement, history, of_the_process
 from .fingerprint import ONLY_HERE, Fingerprint
 from .modules import Modules, is_installed, is_of_course, refuse
 
-MOST_SECONDS = 60  # that the statements may take, all together
+MOST_SECONDS = 120  # that the statements may take, all together
 SCALARS = (type(None), bool, int, float, bytes)
 CONTAINERS = (tuple, list, dict, set)
 
@@ -64,31 +64,12 @@ class Needed:
             return f"pathlib.{kind}({literal(str(value))})"
         if isinstance(value, types.MethodType):
             return f"{self.expression(value.__self__)}.{value.__name__}"
-        if isinstance(value, functools.partial):
-            self.imports["functools"] = "import functools"
-            given = [value.func, *value.args]
-            parts = [*map(self.expression, given), *self._words(value.keywords)]
-            return f"functools.partial({', '.join(parts)})"
-        if type(value) in (list, tuple, dict):
-            return self._container(value)
         if (text := self._in_a_module(value)) is not None:
             return text
         raise CourseError(
             f"export knows no name for {value!r:.60}: write name = … at the top of a cell, and "
             "give the name."
         )
-
-    def _words(self, mapping: Mapping[str, Any]) -> list[str]:
-        return [f"{word}={self.expression(value)}" for word, value in mapping.items()]
-
-    def _container(self, value: list | tuple | dict) -> str:
-        if isinstance(value, dict):
-            pairs = [f"{self.expression(k)}: {self.expression(v)}" for k, v in value.items()]
-            return f"{{{', '.join(pairs)}}}"
-        parts = ", ".join(map(self.expression, value))
-        if isinstance(value, list):
-            return f"[{parts}]"
-        return f"({parts},)"
 
     def _name_of(self, value: Any) -> str | None:
         """A function's own name, else the first public one that a cell bound to this object."""
@@ -100,13 +81,11 @@ class Needed:
         """`module.name` for what every process finds there, and its import."""
         if isinstance(value, types.ModuleType):
             return self._from(value.__name__, "")
-        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-        if name is None:
-            reduced = value.__reduce_ex__(4)  # torch.float32 is its name
-            name = reduced if isinstance(reduced, str) else None
-        if module == "__main__" or module not in sys.modules or name is None:
+        module = getattr(value, "__module__", None)
+        if module == "__main__" or module not in sys.modules:
             return None
-        with suppress(AttributeError):
+        with suppress(Exception):  # it has no such place
+            name = getattr(value, "__qualname__", None) or value.__reduce_ex__(4)  # torch.int8
             if functools.reduce(getattr, name.split("."), sys.modules[module]) is value:
                 return self._from(module, name)
         return None
@@ -213,12 +192,12 @@ class Needed:
             )
         if here == ONLY_HERE:
             refuse(name, used_by, f"{path} is {here}; make it in the function")
+        differs = f"{path} is {here:.200} in this kernel, and {there:.200} where only the script's"
         refuse(
             name,
             used_by,
-            f"{path} is {here} in this kernel, and {there} where only the script's statements "
-            "have run. Run its cell again, put what changed it there, or make it in the function, "
-            "from a file if only this kernel has it",
+            f"{differs} statements have run. Run its cell again, put what changed it there, or "
+            "make it in the function, from a file if only this kernel has it",
         )
 
 

@@ -111,6 +111,14 @@ def test_what_is_shared_is_told_from_what_is_equal():
     assert Fingerprint({"a": (1, 2)}).difference(Fingerprint({"a": (1, 2)})) is None
 
 
+def test_a_definition_may_be_an_older_one_of_the_same_text():
+    cells = "class A: pass", "a = A()", "class A: pass"
+    ours, theirs = made(*cells), made(*cells[:2])
+    names = ("A", "a")
+    ours, theirs = ({name: one[name] for name in names} for one in (ours, theirs))
+    assert Fingerprint(ours).difference(Fingerprint(theirs)) is None
+
+
 def test_what_cannot_be_copied_is_never_the_same():
     words = Fingerprint({"a": {"b": iter({}.keys().__iter__, 0)}, "c": (i for i in ())})
     assert words.difference(words) == ("c", "c", ONLY_HERE, ONLY_HERE)
