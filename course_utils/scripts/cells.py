@@ -20,7 +20,7 @@ CONDITIONAL = (ast.If, ast.Try, ast.For, ast.While, ast.With, ast.Match, ast.Aug
 OF_PROCESS = re.compile(
     r"torch\.(\w+\.)*set_(?!num|rng|device|stream)|torch\.(use_deterministic|backends\.)"
     r"|warnings\.(filterwarnings|simplefilter)"
-    r"|logging\.(basicConfig|captureWarnings|disable|(getLogger\.)?setLevel)|os\.environ(?!\.get)"
+    r"|logging\.(basicConfig|captureWarnings|disable|(getLogger\.)?setLevel)|os\.environ(\.(update|setdefault|pop))?$"
 )
 OF_TORCHRUN = re.compile(r"\b(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_(ADDR|PORT))\b")
 
@@ -93,16 +93,18 @@ def of_the_process(namespace: dict[str, Any]) -> list[Statement]:
     """Statements that set something for the whole process: torch's dtype, a filter of warnings."""
     found = {}
     for statement in statements(namespace):
-        node = statement.node
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "value", None)
-        called = OF_PROCESS.match(_dotted(target, namespace))
+        match statement.node:
+            case ast.Expr(ast.Call() as place) | ast.Assign([place, *_]) | ast.AugAssign(place):
+                called = OF_PROCESS.match(_dotted(place, namespace))
+            case _:
+                called = None
         if called and not statement.binds and not OF_TORCHRUN.search(statement.text):
             found.pop(statement.text, None)
             found[statement.text] = statement
     return [*found.values()]
 
 
-def _dotted(node: ast.AST | None, namespace: dict[str, Any]) -> str:
+def _dotted(node: ast.AST, namespace: dict[str, Any]) -> str:
     """`torch.set_default_dtype` for a call or a part of it, however the cell calls it."""
     match node:
         case ast.Call(func=inner) | ast.Subscript(value=inner):

@@ -241,8 +241,7 @@ def _run(code: str, folder: str, names: list[str]) -> Fingerprint | str:
     except BaseException as error:
         steps = traceback.extract_tb(error.__traceback__)
         lines = [step.lineno or 0 for step in steps if step.filename == "script"]
-        if isinstance(error, SyntaxError):
-            lines = [error.lineno or 0]
+        lines += [error.lineno or 0] if isinstance(error, SyntaxError) else []
         text = code.split("\n")[lines[0] - 1].strip()
         return (
             f"where nothing else has run, {text} raises {type(error).__name__}: {error}. Run the "

@@ -103,7 +103,7 @@ def export(
             callee,
             given,
             title=_title(function, callee),
-            returns=_returns(function, needed),
+            returns=_returns(callee, needed),
             options=options,
             file=path.name,
             each=each,
@@ -134,7 +134,7 @@ def _script(
     given: list[tuple[str, str]],
     *,
     returns: bool,
-    options: list[str],
+    options: list[tuple[inspect.Parameter, Any]],
     **texts: Any,
 ) -> str:
     """The text of the script, in which the notebook's names come before its own."""
@@ -148,7 +148,7 @@ def _script(
         imports="\n".join(_imports({*needed.imports.values()})),
         code="".join(f"\n\n\n{text}" for text in needed.statements.values()),
         copied=", ".join(sorted(copied)),
-        options="\n".join(f"    {own['parser']}.add_argument({option})" for option in options),
+        options="\n".join(f"    {_option(*option, own)}" for option in options),
         call=textwrap.indent(call, "    "),
         **texts,
         **own,
@@ -226,9 +226,9 @@ def _filled(template: str, **values: Any) -> str:
     return (HERE / f"{template}.txt").read_text().format(**values)
 
 
-def _returns(function: Callable, needed: Needed) -> bool:
+def _returns(callee: str, needed: Needed) -> bool:
     """Whether it may give something; of what no `def` of a cell makes, nobody knows."""
-    statement = needed.bindings.get(getattr(function, "__name__", ""))
+    statement = needed.bindings.get(callee)
     if statement is None or not isinstance(statement.node, ast.FunctionDef):
         return True
     parts: list[ast.AST] = [*statement.node.body]
@@ -241,7 +241,7 @@ def _returns(function: Callable, needed: Needed) -> bool:
     return False
 
 
-def _options(bound: inspect.BoundArguments) -> list[str]:
+def _options(bound: inspect.BoundArguments) -> list[tuple[inspect.Parameter, Any]]:
     """The options of the command line: numbers and texts, which the call takes from them."""
     options = []
     given = {*bound.arguments}
@@ -250,7 +250,7 @@ def _options(bound: inspect.BoundArguments) -> list[str]:
         parameter = bound.signature.parameters[key]
         plain = type(value) in (bool, int, float, str) and literal(value)
         if plain and key not in ("device", "help") and key[0] != "_":
-            options.append(_option(parameter, value))
+            options.append((parameter, value))
             bound.arguments[key] = Option(key)
         elif key not in given:
             del bound.arguments[key]
@@ -279,15 +279,15 @@ def _call(callee: str, given: list[tuple[str, str]], args: str) -> str:
     return call
 
 
-def _option(parameter: inspect.Parameter, value: bool | int | float | str) -> str:
-    """The arguments of `parser.add_argument` for this parameter of the function."""
+def _option(parameter: inspect.Parameter, value: Any, own: dict[str, str]) -> str:
+    """The line of the script for this parameter of the function."""
     name = parameter.name.replace("_", "-")
     if type(value) is bool:
-        how = "action=argparse.BooleanOptionalAction"
+        how = f"action={own['argparse']}.BooleanOptionalAction"
     else:
         takes_float = float in (parameter.annotation, type(parameter.default))
         how = f"type={'float' if takes_float else type(value).__name__}"
-    return f'"--{name}", {how}, default={literal(value)}'
+    return f'{own["parser"]}.add_argument("--{name}", {how}, default={literal(value)})'
 
 
 def _job(kind: str, path: Path, files: dict[str, str], each: int, nodes: int, device: str) -> str:
@@ -298,6 +298,8 @@ def _job(kind: str, path: Path, files: dict[str, str], each: int, nodes: int, de
     """
     copies = ""
     for name, text in files.items():
+        if "/" in name:
+            copies += f"mkdir -p {shlex.quote(str(Path(name).parent))}\n"
         copies += f"cat > {shlex.quote(name)} <<'END_OF_FILE'\n{text}END_OF_FILE\n"
     # Kubernetes takes lower-case letters, digits and hyphens, a letter first.
     job = re.sub("[^a-z0-9]+", "-", path.stem.lower()).lstrip("-0123456789").rstrip("-") or "job"
