@@ -61,6 +61,14 @@ def init_distributed(
         )
 
 
+def leave_distributed(result: object = None) -> None:
+    """Leave the other ranks; rank 0 prints what its function returned."""
+    if result is not None and os.environ["RANK"] == "0":
+        print("result:", result)
+    if dist.is_initialized():  # the function may have left
+        dist.destroy_process_group()
+
+
 def pick() -> torch.device:
     """The device that `init_distributed` took."""
     return _device

@@ -1,6 +1,5 @@
 """`export`: fills the texts beside this file with what a notebook's function needs."""
 
-import ast
 import inspect
 import re
 import shlex
@@ -19,18 +18,14 @@ MARK = "Exported from a notebook"
 SUFFIXES = {"slurm": ".sbatch", "kubernetes": ".yaml"}
 OWN = {  # names of the script itself, with their imports
     "argparse": "import argparse",
-    "dist": "import torch.distributed as dist",
     "init_distributed": "from dist_utils import init_distributed",
+    "leave_distributed": "from dist_utils import leave_distributed",
     "record": "from torch.distributed.elastic.multiprocessing.errors import record",
     "main": "",
     "parser": "",
     "args": "",
+    "result": "",
 }
-OF_RESULT = {"os": "import os", "result": ""}
-PRINT = """\
-{result} = {call}
-if {result} is not None and {os}.environ["RANK"] == "0":
-    print("result:", {result})"""
 
 
 class Option(str):
@@ -103,7 +98,6 @@ def export(
             callee,
             given,
             title=_title(function, callee),
-            returns=_returns(callee, needed),
             options=options,
             file=path.name,
             each=each,
@@ -133,15 +127,12 @@ def _script(
     callee: str,
     given: list[tuple[str, str]],
     *,
-    returns: bool,
     options: list[tuple[inspect.Parameter, Any]],
     **texts: Any,
 ) -> str:
     """The text of the script, in which the notebook's names come before its own."""
-    own = _own_names(needed, OWN | OF_RESULT if returns else OWN)
-    call = _call(callee, given, own["args"])
-    if returns:
-        call = PRINT.format(call=call, **own)
+    own = _own_names(needed)
+    call = f"{own['result']} = {_call(callee, given, own['args'])}"
     copied = {file.partition("/")[0] for file in needed.modules.files}
     return _filled(
         "script",
@@ -190,10 +181,10 @@ def _imports(lines: Iterable[str]) -> list[str]:
     return sorted(modules + others, key=lambda line: ("__future__" not in line, line[0] == "f"))
 
 
-def _own_names(needed: Needed, own: dict[str, str]) -> dict[str, str]:
+def _own_names(needed: Needed) -> dict[str, str]:
     """What the script calls its own, and their imports; a name of the notebook's stays as it is."""
     names = {}
-    for name, line in own.items():
+    for name, line in OWN.items():
         known_as = name
         taken = {*needed.used_by, *needed.imports}
         while known_as in taken and needed.imports.get(known_as) != line:
@@ -202,7 +193,7 @@ def _own_names(needed: Needed, own: dict[str, str]) -> dict[str, str]:
         if line and known_as == name:
             needed.imports[name] = line
         elif line:
-            needed.imports[known_as] = f"{line.removesuffix(f' as {name}')} as {known_as}"
+            needed.imports[known_as] = f"{line} as {known_as}"
     return names
 
 
@@ -224,21 +215,6 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 
 def _filled(template: str, **values: Any) -> str:
     return (HERE / f"{template}.txt").read_text().format(**values)
-
-
-def _returns(callee: str, needed: Needed) -> bool:
-    """Whether it may give something; of what no `def` of a cell makes, nobody knows."""
-    statement = needed.bindings.get(callee)
-    if statement is None or not isinstance(statement.node, ast.FunctionDef):
-        return True
-    parts: list[ast.AST] = [*statement.node.body]
-    while parts:
-        part = parts.pop()
-        if isinstance(part, ast.Return) and part.value:
-            return True
-        if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            parts += ast.iter_child_nodes(part)
-    return False
 
 
 def _options(bound: inspect.BoundArguments) -> list[tuple[inspect.Parameter, Any]]:
