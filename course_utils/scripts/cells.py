@@ -20,7 +20,8 @@ CONDITIONAL = (ast.If, ast.Try, ast.For, ast.While, ast.With, ast.Match, ast.Aug
 OF_PROCESS = re.compile(
     r"torch\.(\w+\.)*set_(?!num|rng|device|stream)|torch\.(use_deterministic|backends\.)"
     r"|warnings\.(filterwarnings|simplefilter)"
-    r"|logging\.(basicConfig|captureWarnings|disable|(getLogger\.)?setLevel)|os\.environ(\.(update|setdefault|pop))?$"
+    r"|logging\.(basicConfig|captureWarnings|disable|(getLogger\.)?setLevel)"
+    r"|os\.environ(\.(update|setdefault|pop))?$"
 )
 OF_TORCHRUN = re.compile(r"\b(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_(ADDR|PORT))\b")
 
@@ -150,7 +151,7 @@ def _cut(cell: str) -> Iterator[Statement]:
 
 
 def _text(cell: str, node: ast.stmt, nodes: list[ast.stmt]) -> str:
-    first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+    first = min([node.lineno, *(part.lineno for part in getattr(node, "decorator_list", []))])
     last = node.end_lineno or first
     others = [other for other in nodes if other is not node]
     if any(other.lineno <= last and (other.end_lineno or 0) >= first for other in others):
@@ -177,18 +178,18 @@ def _names(text: str, node: ast.stmt) -> tuple[set[str], set[str]]:
     """The names that a statement binds at its top, and the global ones that it uses."""
     top = symtable.symtable(text, "cell", "exec")
     symbols = top.get_symbols()
-    binds = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
+    binds = {name.get_name() for name in symbols if name.is_assigned() or name.is_imported()}
     if isinstance(node, ast.Import):  # of a.b, which binds a
-        binds |= {one.name for one in node.names if "." in one.name and not one.asname}
+        binds |= {alias.name for alias in node.names if "." in alias.name and not alias.asname}
     if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
         module = sys.modules.get(node.module or "")
         binds |= {*getattr(module, "__all__", [name for name in dir(module) if name[0] != "_"])}
 
     uses = set()
     for table in _all_tables(top):
-        for one in table.get_symbols():
-            if one.is_referenced() and (table is top or one.is_global()):
-                uses.add(one.get_name())
+        for name in table.get_symbols():
+            if name.is_referenced() and (table is top or name.is_global()):
+                uses.add(name.get_name())
     return binds, uses
 
 

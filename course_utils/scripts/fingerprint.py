@@ -112,7 +112,7 @@ class Fingerprint:
         if kind is dict:
             return f"a dict of {len(value)}", _pairs(path, value.items())
         if kind in (set, frozenset):
-            alone = [str(self._parts("", one, {})) for one in value]
+            alone = [str(self._parts("", element, {})) for element in value]
             return f"a {kind.__name__} of {len(value)}", _items(path, sorted(alone))
         if hasattr(value, "cache_parameters"):  # functools.cache: what it keeps does not travel
             return "cached", [(path, value.__wrapped__)]
@@ -143,20 +143,20 @@ def _in_a_module(value: FunctionType | type) -> tuple[str, str] | None:
 def _of_function(path: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
     code, defaults = function.__code__, function.__defaults__ or ()
     named = code.co_varnames[: code.co_argcount][-len(defaults) :]
-    yield f"the code of {path}", code
+    yield f"{path}'s code", code
     for word, value in zip(named, defaults, strict=False):
         yield f"{path}'s default {word}", value
     for word, value in (function.__kwdefaults__ or {}).items():
         yield f"{path}'s default {word}", value
     for word, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it is still empty
-            yield f"{word} of {path}", cell.cell_contents
+            yield f"{path}'s variable {word}", cell.cell_contents
     for word, value in vars(function).items():
         yield f"{path}.{word}", value
 
 
 def _of_class(path: str, value: type) -> Iterator[tuple[str, Any]]:
-    yield f"the bases of {path}", value.__bases__
+    yield f"{path}'s bases", value.__bases__
     for word, part in vars(value).items():
         if word not in OF_PYTHON:
             yield f"{path}.{word}", part
@@ -183,15 +183,15 @@ def _of_code(code: CodeType) -> list:
 def _of_reduced(path: str, value: Any, maker: Any, args: tuple, *more: Any) -> Iterator:
     """What `__reduce_ex__` gave for this value, by words that lead to it."""
     state, items, pairs = (*more, None, None, None)[:3]
-    yield f"the maker of {path}", maker
+    yield f"{path}'s maker", maker
     for number, argument in enumerate(args):
-        of_type = f"the type of {path}"
+        of_type = f"type({path})"
         yield of_type if argument is type(value) else f"{path}, part {number}", argument
-    for part in state if type(state) is tuple else [state]:
+    for number, part in enumerate(state if type(state) is tuple else [state]):
         if type(part) is dict:
-            yield from ((f"{path}.{word}", one) for word, one in part.items())
+            yield from ((f"{path}.{word}", value) for word, value in part.items())
         elif part is not None:
-            yield f"the state of {path}", part
+            yield f"{path}'s state, part {number}", part
     yield from _items(path, items or ())
     yield from _pairs(path, pairs or ())
 
@@ -205,8 +205,8 @@ def _pairs(path: str, pairs: Iterable[tuple]) -> Iterator[tuple[str, Any]]:
         if type(key) in PLAIN:
             yield f"{path}[{key!r}]", value
         else:
-            yield f"key {number} of {path}", key
-            yield f"value {number} of {path}", value
+            yield f"{path}'s key {number}", key
+            yield f"{path}'s value {number}", value
 
 
 def _numbers(value: Any) -> str | None:

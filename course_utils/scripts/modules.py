@@ -122,7 +122,7 @@ class Modules:
                 for module, _, _ in imported:
                     self.bring(module, used_by)
                 continue
-            new = dict.fromkeys(self.line(*one, used_by) for one in imported)
+            new = dict.fromkeys(self.line(*place, used_by) for place in imported)
             block = textwrap.indent("\n".join(new), " " * node.col_offset)
             lines[node.lineno - 1 : node.end_lineno] = block.split("\n")
         return "\n".join(lines)

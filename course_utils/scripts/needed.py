@@ -131,11 +131,11 @@ class Needed:
 
     def _take(self, name: str, statement: Statement, key: object) -> None:
         """Write a statement, once for each key, after those of all names that it uses."""
-        for one in self.bindings:
-            if one in statement.uses:
-                self.add(one, name)
-        for one in sorted(statement.uses - self.bindings.keys()):
-            self.add(one, name)
+        for used in self.bindings:
+            if used in statement.uses:
+                self.add(used, name)
+        for used in sorted(statement.uses - self.bindings.keys()):
+            self.add(used, name)
         text = self.modules.rewritten(statement.text, "", name)
         if text != statement.text:
             used_by = self.used_by.get(name, "the script")
@@ -150,16 +150,17 @@ class Needed:
         """The import of this name; where it is the course's own, from the file that is copied."""
         used_by = self.used_by[name]
         if isinstance(node, ast.ImportFrom):
-            attribute = next((one.name for one in node.names if one.asname == name), name)
+            names = {alias.asname: alias.name for alias in node.names}
+            attribute = names.get(name, name)
             self.imports[name] = self.modules.line(node.module or "", attribute, name, used_by)
             return
-        for one in node.names:
-            if (one.asname or one.name.partition(".")[0]) == name:
-                line = self.modules.line(one.name, None, one.asname or one.name, used_by)
-                self.imports[one.asname or one.name] = line
-        for one in self.bindings:
-            if one.startswith(f"{name}."):
-                self.imports[one] = f"import {one}"
+        for alias in node.names:
+            known_as = alias.asname or alias.name
+            if known_as == name or known_as.startswith(f"{name}."):
+                self.imports[known_as] = self.modules.line(alias.name, None, known_as, used_by)
+        for submodule in self.bindings:
+            if submodule.startswith(f"{name}."):
+                self.imports[submodule] = f"import {submodule}"
 
     def check(self, code: str, called: str) -> set[str]:
         """Run the script up to its `main`, and refuse what it makes otherwise than the kernel.

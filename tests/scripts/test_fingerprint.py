@@ -82,8 +82,8 @@ CHANGES = {
     "Options.lr": "Options.lr = 0.5",
     "given[0].lr": "given[0].lr = 0.5",
     "Box.size": "Box.size = 3",
-    "the code of make": "def make(n): return lambda: n",
-    "n of inner": "inner.__closure__[0].cell_contents = 4",
+    "make's code": "def make(n): return lambda: n",
+    "inner's variable n": "inner.__closure__[0].cell_contents = 4",
     "inner's default z[0]": "inner.__kwdefaults__['z'] = [2]",
     "inner.seen": "inner.seen = 1",
     "tensors['half']": "tensors['half'][0, 1] += 1",
@@ -102,6 +102,21 @@ def test_a_change_is_found_where_it_is(path, change):
     found = Fingerprint(made(change)).difference(Fingerprint(made()))
     assert found is not None
     assert path in found
+
+
+def test_every_part_has_a_place_of_its_own():
+    cell = """
+class A:
+    b = print
+    def __init__(self): self.b = A
+    def __reduce__(self): return A, (), ([1], [2], {"b": 3})
+a = A()
+"""
+    [texts] = Fingerprint({"a": made(cell)["a"]}).texts.values()
+    assert texts["type(a).b"] == "builtins.print"
+    assert texts["a's state, part 0[0]"] == "1"
+    assert texts["a's state, part 1[0]"] == "2"
+    assert texts["a.b"] == "3"
 
 
 def test_what_is_shared_is_told_from_what_is_equal():
