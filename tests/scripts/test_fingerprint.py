@@ -113,7 +113,7 @@ class A:
 a = A()
 """
     [texts] = Fingerprint({"a": made(cell)["a"]}).texts.values()
-    assert texts["type(a).b"] == "builtins.print"
+    assert texts["a's maker.b"] == "builtins.print"
     assert texts["a's state, part 0[0]"] == "1"
     assert texts["a's state, part 1[0]"] == "2"
     assert texts["a.b"] == "3"
