@@ -2,6 +2,7 @@
 spans.
 """
 
+import gc
 import itertools
 import json
 import os
@@ -66,6 +67,9 @@ def leave_distributed(result: object = None) -> None:
     if result is not None and os.environ["RANK"] == "0":
         print("result:", result)
     if dist.is_initialized():  # the function may have left
+        # torch may abort where a group goes while a model, or another rank, still has it.
+        gc.collect()
+        dist.barrier()
         dist.destroy_process_group()
 
 
