@@ -2,19 +2,19 @@
 timelines, checks.
 
 Importing it imports no torch, starts nothing and touches no device. From the bottom up: `errors`,
-`style`, `timeline`, `schedules`, `planner`, `machine`, `pictures`, `ranks`, `lessons`, `export`,
-`xla`, `lightning`, `checks`; each one's first lines say what it is for, and a module imports only
-from those below it.
+`style`, `timeline`, `dist_utils`, `schedules`, `planner`, `machine`, `pictures`, `ranks`,
+`lessons`, `scripts`, `xla`, `lightning`, `checks`; each one's first lines say what it is for, and a
+module imports only from those below it.
 """
 
 from . import checks as check
 from . import pictures, style, xla
 from .errors import CourseError, DeviceError, RankError
-from .export import export
 from .machine import Device, Machine, discover, pick
 from .pictures.knobs import knobs
 from .pictures.live import LivePlot, live
 from .ranks import Run, Traffic, launch, report, span, warm_up
+from .scripts import export
 from .timeline import Span, Timeline
 
 __all__ = [

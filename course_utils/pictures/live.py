@@ -116,7 +116,7 @@ class LivePlot:
 
     def follow(self, folder: str | os.PathLike, *, until: Iterable[subprocess.Popen] = ()) -> None:
         """Draw what the ranks of a run append to JSONL files in `folder`, a record a line, until
-        the run ends.
+        the run ends: with `report` under torchrun, it is runs/ of the folder that torchrun runs in.
 
         until: the processes of the run; without them, what is there now is drawn.
         """
@@ -139,6 +139,10 @@ class LivePlot:
                     time.sleep(0.1)
         finally:
             self._end(last)
+        if not read.total():
+            where = Path(folder).absolute()
+            files = "no *.jsonl file with a record" if where.is_dir() else "no such folder"
+            warnings.warn(f"nothing came from {where}: there is {files}", stacklevel=2)
 
     def open(self, unit: str = "rank") -> None:
         """Start afresh, empty, where the running cell prints; `unit`: "rank" or "core"."""

@@ -1,8 +1,10 @@
 """`report()`, which sends metrics to the notebook while a rank runs.
 
-Outside a rank it does nothing, so that the same function runs unchanged under `torchrun`.
+Under `torchrun`, where no notebook listens, it writes them into files, which `LivePlot.follow`
+reads. Elsewhere it does nothing.
 """
 
+import os
 import time
 from typing import Any
 
@@ -12,6 +14,9 @@ from .wire import current
 
 def report(step: int | None = None, **values: Any) -> None:
     """Send one record of metrics to the notebook, for `run.metrics` and the live plot.
+
+    Under `torchrun` each rank appends its records to a file instead, runs/rank0.jsonl and so on, a
+    line of JSON each: `LivePlot().follow("runs")` draws them.
 
     Args:
         step: the x axis; counted from 0 when left out.
@@ -27,3 +32,7 @@ def report(step: int | None = None, **values: Any) -> None:
         session.count += 1
         seconds = time.perf_counter() - session.started
         session.records.append(dict(rank=session.rank, time=seconds, step=step, **record))
+    elif "TORCHELASTIC_RUN_ID" in os.environ:
+        from .. import dist_utils  # which imports torch
+
+        dist_utils.report(step, **record)

@@ -98,3 +98,11 @@ def test_an_interrupt_leaves_the_picture(runs, plot, shown) -> None:
         plot.follow(runs, until=after(lambda: None, interrupt))
     assert plot.data["loss"][0] == ([0], [1])
     assert shown[-1].startswith("curves: loss 1 ")
+
+
+def test_it_says_when_nothing_came(runs, plot) -> None:
+    with pytest.warns(UserWarning, match=f"nothing came from {runs}: there is no such folder"):
+        plot.follow(runs)
+    write(runs, 0)
+    with pytest.warns(UserWarning, match=r"there is no \*.jsonl file with a record"):
+        plot.follow(runs)

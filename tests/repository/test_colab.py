@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.export.notebook import outside
 from tests.files import ROOT
 from tests.python import run
+from tests.scripts.notebook import outside
 
 EXECUTE = """
 import nbformat, sys

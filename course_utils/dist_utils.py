@@ -2,6 +2,7 @@
 spans.
 """
 
+import gc
 import itertools
 import json
 import os
@@ -18,12 +19,15 @@ STEPS = itertools.count()
 _device = torch.device("cpu")
 
 
-def init_distributed(device: str | None = None, *, timeout: float | None = None) -> None:
+def init_distributed(
+    device: str | None = None, *, timeout: float | None = None, init_group: bool = True
+) -> None:
     """Take a device of this rank's own, and join the other ranks.
 
     device: "cpu", "cuda", …; by default the kind of accelerator that this host has, and the CPU
         where it has none.
     timeout: seconds that a collective waits for the other ranks; by default torch's own.
+    init_group: False leaves `dist.init_process_group()` to what follows.
 
     Raises:
         RuntimeError: this host has fewer accelerators than ranks. Its CPU, over gloo, would wait
@@ -50,11 +54,23 @@ def init_distributed(device: str | None = None, *, timeout: float | None = None)
             )
         torch.accelerator.set_device_index(rank)
         _device = torch.device(device, rank)
-    dist.init_process_group(
-        dist.get_default_backend_for_device(_device),
-        timeout=None if timeout is None else timedelta(seconds=timeout),
-        device_id=None if device in ("cpu", "tpu") else _device,
-    )
+    if init_group:
+        dist.init_process_group(
+            dist.get_default_backend_for_device(_device),
+            timeout=None if timeout is None else timedelta(seconds=timeout),
+            device_id=None if device in ("cpu", "tpu") else _device,
+        )
+
+
+def leave_distributed(result: object = None) -> None:
+    """Leave the other ranks; rank 0 prints what its function returned."""
+    if result is not None and os.environ["RANK"] == "0":
+        print("result:", result)
+    if dist.is_initialized():  # the function may have left
+        # torch may abort where a group goes while a model, or another rank, still has it.
+        gc.collect()
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def pick() -> torch.device:
@@ -64,17 +80,15 @@ def pick() -> torch.device:
 
 def report(step: int | None = None, **values: float) -> None:
     """Add a line of JSON to this rank's file, runs/rank0.jsonl and so on; rank 0 prints it, too."""
-    head = {
-        "rank": dist.get_rank(),
-        "step": next(STEPS) if step is None else step,
-        "time": time.time(),
-    }
-    line = json.dumps(head | {name: float(value) for name, value in values.items()})
-    file = Path("runs", f"rank{head['rank']}.jsonl")
+    rank = dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
+    numbers = {name: float(value) for name, value in values.items()}
+    step = next(STEPS) if step is None else step
+    line = json.dumps(dict(rank=rank, step=step, time=time.time(), **numbers))
+    file = Path("runs", f"rank{rank}.jsonl")
     file.parent.mkdir(exist_ok=True)
     with file.open("a") as out:
         print(line, file=out)
-    if head["rank"] == 0:
+    if rank == 0:
         print(line, flush=True)
 
 

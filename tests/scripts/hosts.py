@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.export.notebook import outside
 from tests.kernel import eventually
 from tests.python import run
+from tests.scripts.notebook import outside
 
 
 def no_hosts() -> str:

@@ -7,8 +7,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.export.notebook import cells_of
 from tests.kernel import Kernel, eventually, gone, posix
+from tests.scripts.notebook import cells_of
 
 pytestmark = posix
 CELLS = (

@@ -10,16 +10,16 @@ import pytest
 import yaml
 from torch.distributed.elastic.utils.distributed import get_free_port
 
-from tests.export.notebook import cells_of, metrics, outside
 from tests.kernel import Kernel, posix
+from tests.scripts.notebook import cells_of, metrics, outside
 
 pytestmark = posix
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 PREPARE = [*cells_of("06", "RANKS = ", "def train(digits"), "digits = data.digits()"]
 EXPORT = """
 from course_utils import export
-beside = ("slurm", "kubernetes")
-export(train, "{}/train.py", digits, 2, batch=32, ranks=2, device="cpu", beside=beside)
+jobs = ("slurm", "kubernetes")
+export(train, "{}/train.py", digits, 2, batch=32, ranks=2, device="cpu", jobs=jobs)
 """
 RUN = """
 import json

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.export.hosts import Hosts, no_hosts, wait
-from tests.export.notebook import outside
+from tests.scripts.hosts import Hosts, no_hosts, wait
+from tests.scripts.notebook import outside
 
 # cred_expire: a job that is requeued waits for that long.
 CONF = """\

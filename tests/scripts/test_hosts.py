@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from course_utils import export, launch
-from tests.export.hosts import Hosts, no_hosts, wait
-from tests.export.notebook import curve, metrics, training
+from tests.scripts.hosts import Hosts, no_hosts, wait
+from tests.scripts.notebook import curve, metrics, training
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,7 +33,7 @@ def test_a_host_disappears(hosts, tmp_path):
 
     resume, steps, more = training()["resume"], 16, {"every": 1, "pause": 0.3}
     script = export(
-        resume, tmp_path / "train.py", steps, **more, ranks=4, nodes=2, device="cpu", time_limit=10
+        resume, tmp_path / "train.py", steps, **more, ranks=4, nodes=2, device="cpu", timeout=10
     )
     command = [sys.executable, "-m", "torch.distributed.run", *OPTIONS.split(), str(script)]
     # Workers that are started again would meet the addresses of the dead ones.

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from course_utils import export, launch
-from tests.export.hosts import wait
-from tests.export.notebook import curve, metrics, training
-from tests.export.slurm import Slurm, no_slurm
+from tests.scripts.hosts import wait
+from tests.scripts.notebook import curve, metrics, training
+from tests.scripts.slurm import Slurm, no_slurm
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,7 +42,7 @@ def test_job_is_cancelled_runs_is_requeued_and_goes_on(slurm, tmp_path):
     resume = training()["resume"]
     split = {"ranks": 4, "nodes": 2, "device": "cpu"}
     more = {"every": 1000, "pause": 0.3}  # nothing is saved but after SIGTERM
-    script = export(resume, tmp_path / "train.py", STEPS, **split, **more, beside=("slurm",))
+    script = export(resume, tmp_path / "train.py", STEPS, **split, **more, jobs=("slurm",))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
     def said() -> str:

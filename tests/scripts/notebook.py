@@ -2,13 +2,23 @@
 writes.
 """
 
+import ast
+import io
 import json
 import linecache
 import os
 import re
+import runpy
+import sys
 import textwrap
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from course_utils import launch
+from course_utils.scripts.modules import is_installed
 from tests.files import ROOT, cells
 
 
@@ -25,7 +35,7 @@ class Notebook:
     """
 
     def __init__(self, *cells: str) -> None:
-        self.values = {"__name__": "__main__", "In": [""], "get_ipython": lambda: None}
+        self.values = {"__name__": "__main__", "In": [""], "get_ipython": lambda: self}
         for cell in cells:
             self.run(cell)
 
@@ -36,6 +46,10 @@ class Notebook:
         self.values["In"].append(cell)
         exec(compile(cell, name, "exec", dont_inherit=True), self.values)
 
+    def run_cell_magic(self, magic: str, line: str, body: str) -> None:
+        """What IPython makes of %%time."""
+        exec(body, self.values)
+
     def __getitem__(self, name: str):
         return self.values[name]
 
@@ -44,6 +58,23 @@ def outside(**more: str) -> dict[str, str]:
     """The environment of a shell that knows neither the course nor a notebook."""
     gone = ("PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     return {name: value for name, value in os.environ.items() if name not in gone} | more
+
+
+def result(script: Path, *options: str) -> Any:
+    """What the function of a script returns, in a process that finds nothing of the course."""
+    printed = launch(_run, script, options, ranks=1, device="cpu", init_group=False).results[0]
+    return ast.literal_eval(printed.rpartition("result: ")[2])
+
+
+def _run(script: Path, options: tuple[str, ...]) -> str:
+    sys.path[:] = [str(script.parent), *filter(is_installed, sys.path)]
+    sys.argv = [script.name, *options]
+    os.chdir(script.parent)
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
+        patch.setitem(sys.modules, "course_utils", None)  # no import finds it
+        runpy.run_path(str(script), run_name="__main__")
+    return out.getvalue()
 
 
 def metrics(folder: Path, rank: int) -> list[dict]:

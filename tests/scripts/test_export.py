@@ -1,0 +1,376 @@
+"""The script gives what the notebook gives, alone; what cannot leave is named in words."""
+
+import sys
+
+import pytest
+import torch
+
+from course_utils import CourseError, export
+from tests.files import write
+from tests.python import python
+from tests.scripts.notebook import Notebook, cells_of, metrics, result, training
+
+CASES = {
+    "defined twice: the one that ran last, and decorators": (
+        [
+            "import functools\nSTEPS = 3  # of them",
+            "def times(n):\n    return functools.partial(map, lambda x: n * x)",
+            "def g():\n    return 1",
+            "@functools.cache\ndef g():\n    return 10",
+            "STEPS = 4",
+        ],
+        "def f():\n    return [*times(g())(range(STEPS))]",
+        (),
+    ),
+    "a closure, a lambda, nested functions and shadows": (
+        [
+            "offset = 7\nadd = [lambda x: x + 1][0]",
+            "def make(n):\n    def inner(offset):\n        return offset + n\n    return inner",
+            "g = make(3)",
+        ],
+        "f = make(add(g(1)) + offset)",
+        (5,),
+    ),
+    "several names in one statement, constants changed since": (
+        [
+            "A, B = PAIR = 2, 'two'; C = 4",
+            "total, options = 0, {}",
+            "for i in range(4):\n    total += i",
+            "options['a'] = [1, 2]",
+        ],
+        "def f():\n    return [A, B, C, PAIR, total, i, options]",
+        (),
+    ),
+    "a module and parts of it": (
+        ["import xml.dom.minidom", "import xml.dom", "import xml"],
+        "def f():\n    return xml.dom.minidom.Node.ELEMENT_NODE",
+        (),
+    ),
+    "bound again under a condition": (
+        ["import math", "root = getattr(math, 'no', None)\nif root is None:\n    root = math.sqrt"],
+        "def f():\n    return root(4.0)",
+        (),
+    ),
+    "several statements on a line": (
+        [
+            "import math; unused = [math]",
+            "small = 'ü'; both = [small, math.tau]; print(unused)",
+        ],
+        "def f():\n    return [math.pi, *both]",
+        (),
+    ),
+    "objects that were changed since": (
+        [
+            "import argparse\nfrom dataclasses import dataclass",
+            "@dataclass\nclass Options:\n    lr: float = 0.1",
+            "class Static:\n    lr = 0.1\n    def double(self):\n        return 2 * self.lr",
+            "a, b, c = argparse.Namespace(lr=0.1), Options(), Static()",
+            "a.lr = b.lr = Static.lr = 0.5; seen = [print]",
+            "Static.half = lambda self: self.lr / 2\nseen.append(len); seen.append(len)",
+            "parser = argparse.ArgumentParser()\nparser.add_argument('--n', type=int)",
+            "d = parser.parse_args(['--n', '3'])",
+        ],
+        "def f():\n    return [a.lr, b.lr, c.double(), c.half(), len(seen), d.n]",
+        (),
+    ),
+    "a magic, a star, a loop, made of itself, and names that the script has": (
+        [
+            "get_ipython().run_cell_magic('time', '', 'def main(args):\\n    return args')",
+            "from math import *\nimport xml as dist",
+            "for parser in [object()]:\n    record = os = result = 1",
+            "floors = floor\nfloors = [floors]",
+        ],
+        "def f():\n    return main([floors[0](tau), type(parser).__name__, record, os, result])",
+        (),
+    ),
+    "what holds for the process": (
+        [
+            "import os, warnings, torch as t\nSECONDS = 3",
+            "os.environ['MY_SECONDS'] = str(SECONDS); os.environ['RANK'] = '7'; t.manual_seed(0)",
+            "warnings.filterwarnings('ignore', message='mine'); t.backends.mkl.mine = 5",
+        ],
+        """
+        def f():
+            ours = [one for one in warnings.filters if one[1] and one[1].pattern == 'mine']
+            return [os.environ["MY_SECONDS"], len(ours), t.backends.mkl.mine]
+        """,
+        (),
+    ),
+    "kinds of parameters": (
+        [],
+        """
+        def f(a, b=2, *rest, flag=True, name='x', none=None, top=float('inf'), warm_up=1.5, **more):
+            return [a, b, list(rest), flag, name, none, top > 9, warm_up, more]
+        """,
+        ([1, 2], 3, 4, "five"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("cells", "cell", "args"), CASES.values(), ids=CASES)
+def test_script_returns_what_the_notebook_does(cells, cell, args, tmp_path):
+    notebook = Notebook(*cells, cell)
+    path = export(notebook["f"], tmp_path / "script.py", *args)
+    assert result(path) == notebook["f"](*args)
+
+
+CALLS = {
+    "a partial, and more": ("functools.partial(train, 2)", "n=4, name='y'", [2, 4, "y"]),
+    "a method": ("trainer.fit", "3", 1.5),
+    "an enum, a path": ("train", "mode, path, Mode.SLOW", ["fast", "a/b", "slow"]),
+    "a partial": ("functools.partial(train, 2, n=3)", "", [2, 3, "x"]),
+    "an object": ("trainer", "4", 2.0),
+    "a lambda": ("double", "4", 8),
+    "a class": ("Trainer.make", "", ["Trainer"]),
+    "a path, a dtype": ("train", "pathlib.Path('c'), 2, torch.int8", ["c", 2, "torch.int8"]),
+}
+FEW = [*CALLS][:3]
+OF_CALLS = [
+    pytest.param(*call, id=name, marks=[] if name in FEW else pytest.mark.slow)
+    for name, call in CALLS.items()
+]
+
+
+@pytest.mark.parametrize(("function", "args", "expected"), OF_CALLS)
+def test_what_can_be_called_and_given(function, args, expected, tmp_path):
+    notebook = Notebook("""
+        import enum, functools, pathlib
+        import torch
+        from dataclasses import dataclass
+
+        class Mode(enum.Enum):
+            FAST = "fast"
+            SLOW = "slow"
+
+        @dataclass
+        class Trainer:
+            lr: float
+            @classmethod
+            def make(cls): return [cls.__name__]
+            def fit(self, n): return self.lr * n
+            def __call__(self, n): return self.fit(n)
+
+        mode, path, trainer, double = Mode.FAST, pathlib.Path("a/b"), Trainer(0.1), lambda n: 2 * n
+        trainer.lr = 0.5
+
+        def plain(value):
+            if isinstance(value, enum.Enum): return value.value
+            return value if isinstance(value, int | float | str) else str(value)
+
+        def train(lr, n=1, name="x"): return [plain(lr), plain(n), plain(name)]
+    """)
+    call = f"(lambda *args, **more: (args, more))({function}, {args})"
+    (called, *given), more = eval(call, dict(notebook.values))
+    assert result(export(called, tmp_path / "s.py", *given, **more)) == expected
+
+
+FILES = {
+    "mine.py": "import theirs\nfrom course_utils import pick\ndef work(n): return theirs.K * n",
+    "theirs.py": "K = 2",
+    "package/__init__.py": "",
+    "package/part/__init__.py": "from .. import deep",
+    "package/deep.py": "def where():\n    from course_utils import pick as take\n    return take()",
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The notebook's folder, with modules."""
+    monkeypatch.syspath_prepend(tmp_path / "notebook")
+    yield write(tmp_path / "notebook", FILES)
+    for name in [
+        name for name in sys.modules if name.split(".")[0] in ("mine", "theirs", "package")
+    ]:
+        del sys.modules[name]
+
+
+def test_modules_beside_the_notebook_lie_beside_the_script(here, tmp_path):
+    notebook = Notebook("""
+        import mine
+        import package.part
+
+        def f(n):
+            return [mine.work(n), package.part.deep.where().type]
+
+        def work(n):
+            return "another"
+    """)
+    path = export(notebook["f"], tmp_path / "out" / "s.py", 3)
+    assert result(path) == [6, "cpu"]
+    assert result(export(notebook["mine"].work, tmp_path / "out" / "t.py", 4)) == 8
+    copied = {one.relative_to(path.parent).as_posix() for one in path.parent.rglob("*.py")}
+    assert copied == {"s.py", "t.py", "dist_utils.py", *FILES}
+    with pytest.raises(CourseError, match=r"mine\.py is there already"):  # it is another file here
+        export(notebook["f"], here / "s.py", 3)
+
+
+def test_a_function_that_joins_the_group_itself(tmp_path):
+    notebook = Notebook("""
+        import torch.distributed as dist
+
+        def f():
+            def inner():
+                return 1
+            dist.init_process_group("gloo")
+            assert dist.get_world_size() == inner()
+            dist.destroy_process_group()
+            print("result: 5")
+
+        def setup():
+            assert not dist.is_initialized()
+            return 6
+    """)
+    assert result(export(notebook["f"], tmp_path / "f.py")) == 5
+    assert result(export(notebook["setup"], tmp_path / "g.py", init_group=False)) == 6
+
+
+def test_a_cell_that_ran_again_is_written_once(tmp_path):
+    cell = "try:\n    import tomllib\nexcept ImportError:\n    tomllib = None"
+    notebook = Notebook(cell, cell, "def f():\n    return tomllib is None")
+    path = export(notebook["f"], tmp_path / "script.py")
+    assert path.read_text().count(cell) == 1
+
+
+def test_options_of_the_command_line(tmp_path):
+    notebook = Notebook("""
+        def f(steps, lr=0.1, *, warm_up=2, name="a", shuffle=True, device='x'):
+            return [steps, lr, warm_up, name, shuffle, device]
+    """)
+    path = export(notebook["f"], tmp_path / "s.py", 10, 1, name="b")
+    assert result(path) == [10, 1.0, 2, "b", True, "x"]
+    options = ["--steps=3", "--lr=1e-3", "--warm-up=0", "--no-shuffle", "--device=cpu"]
+    assert result(path, *options, "--name", "c d") == [3, 0.001, 0, "c d", False, "x"]
+
+
+def test_the_courses_own(tmp_path):
+    notebook = Notebook(
+        """
+        import torch
+        from course_utils import pick, report as log, span
+        from course_utils.lessons import data, models as nets
+        from course_utils.lessons.models import mlp
+        """,
+        "numbers = data.digits()",
+        """
+        def f(digits, dtype):
+            with span("forward"):
+                log(loss=torch.tensor(1.5))
+            span("all-reduce", lane="communication").start().stop()
+            log(loss=float("nan"))
+            torch.testing.assert_close(nets.mlp(8).state_dict(), mlp(8).state_dict())
+            return [str(pick()), len(digits.train), str(dtype)]
+        """,
+        "dtype = torch.int8",
+    )
+    given = notebook["numbers"], notebook["dtype"]
+    path = export(notebook["f"], tmp_path / "s.py", *given, device=torch.device("cpu"))
+    assert result(path) == ["cpu", 1437, "torch.int8"]
+    assert {one.stem for one in tmp_path.glob("*.py")} == {"s", "data", "dist_utils", "models"}
+    assert [(one["rank"], one["step"]) for one in metrics(tmp_path, 0)] == [(0, 0), (0, 1)]
+
+
+def test_the_scripts_of_the_notebooks_are_clean(tmp_path):
+    """Ruff finds nothing in them, nor in their layout; they do not speak of the course."""
+    six = Notebook(*cells_of("06", "RANKS = ", "def train(digits"), "digits = data.digits()")
+    export(six["train"], tmp_path / "train.py", six["digits"], 30, ranks=2)
+    export(training()["resume"], tmp_path / "resume.py", 100, ranks=16, nodes=2, timeout=60)
+    # E501: in the docstring a command is one line, to be copied.
+    check = ["check", "--select", "E,F,W,B,UP,SIM,RUF,PIE,C4,PT,RET", "--ignore", "E501"]
+    for words in (check, ["format", "--diff"]):
+        command = ["-m", "ruff", *words, "--isolated", "--line-length", "100", "."]
+        python(*command, cwd=tmp_path)
+    for file in tmp_path.iterdir():
+        assert not file.is_file() or "course" not in file.read_text().lower()
+
+
+REFUSED = {
+    "a tensor": (
+        "import torch\nx = torch.rand(2)",
+        "x.sum()",
+        r"x, which f uses, .*: x is a tensor, torch.float32 \(2,\) .*in the function, from a file",
+    ),
+    "changed by a function": (
+        "import types\nc = types.SimpleNamespace(a=[print])\ndef g():\n    c.a[0] = len\ng()",
+        "c.a",
+        r"c, which f uses, .*: c.a\[0\] is builtins.len in this kernel, and builtins.print where",
+    ),
+    "a lock": (
+        "import threading\nlock = threading.Lock()",
+        "lock",
+        "lock, which f uses, .*: lock is something that cannot be copied; make it in the function",
+    ),
+    "shared no more": (
+        "class A:\n    pass\na = A()\nb = [a]\na = A()",
+        "[a, b]",
+        r"b, which f uses, .*: b\[0\] is of type A in this kernel, and the same as a where",
+    ),
+    "made too early": (
+        "def g():\n    return n\nn = 1\nx = [g]\nx = [g(), print]\ndel n",
+        "x",
+        r"f cannot be exported: .*, x = \[g\(\), print\] raises NameError: name 'n' is not",
+    ),
+    "a tool": (
+        "from course_utils import LivePlot, discover",
+        "discover()",
+        "discover.*a tool of this course.*take it",
+    ),
+    "the course, inside": (
+        "def g():\n    from course_utils import pick",
+        "g()",
+        "g, which f uses.* at the top of a cell",
+    ),
+    "of a function": (
+        "def g():\n    global x\n    x = print\ng()",
+        "x",
+        "x, which f uses, .*: no statement at the top of a cell makes it",
+    ),
+    "a line of the notebook's": (
+        "",
+        "get_ipython().system('ls')",
+        "with % or ! runs in a notebook",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cell", "line", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_leave_is_named(cell, line, words, tmp_path):
+    notebook = Notebook(cell, f"def f():\n    {line}")
+    with pytest.raises(CourseError, match=f"(?s){words}"):
+        export(notebook["f"], tmp_path / "s.py")
+    assert not list(tmp_path.iterdir())
+
+
+def test_calls_that_cannot_be_written(tmp_path):
+    notebook = Notebook("def f(a):\n    return a", "space = {}\nexec('def f(): pass', space)")
+    wrong = {
+        r"no name for <object .*write name = … at the top": ((object(),), {}),
+        r"f\(a\) cannot be called so: missing a required argument: 'a'": ((), {}),
+        r"ranks=10, nodes=4: .*give ranks=8": ((1,), {"ranks": 10, "nodes": 4}),
+        r"'pbs' is none of slurm, kubernetes": ((1,), {"jobs": ("pbs",)}),
+    }
+    for words, (args, more) in wrong.items():
+        with pytest.raises(CourseError, match=words):
+            export(notebook["f"], tmp_path / "s.py", *args, **more)
+    with pytest.raises(CourseError, match="no name for <function f "):  # not the cell's f
+        export(notebook["space"]["f"], tmp_path / "s.py")
+
+
+def test_a_dtype_that_a_function_set(tmp_path):
+    notebook = Notebook("import torch\ndef f():\n    return torch.zeros(1)")
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(CourseError, match=r"set_default_dtype\(…\) at the top of a cell"):
+            export(notebook["f"], tmp_path / "s.py")
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("mine", ["train.py", "dist_utils.py", "train.sbatch"])
+def test_a_file_of_somebody_else_stays(mine, tmp_path):
+    notebook = Notebook("def f():\n    return 1")
+    for _ in range(2):  # what was exported may be exported again
+        export(notebook["f"], tmp_path / "train.py", jobs=("slurm",))
+    (tmp_path / mine).write_text("print('mine')\n")
+    with pytest.raises(CourseError, match="is there already"):
+        export(notebook["f"], tmp_path / "train.py", jobs=("slurm",))
+    assert (tmp_path / mine).read_text() == "print('mine')\n"
