@@ -30,9 +30,15 @@ class Advice(NamedTuple):
     sentence: str
     cause: str = ""  # "": any
     devices: Sequence[str] = ()  # (): all
-    pattern: str = ""  # a regular expression, for the message and the lines
+    message: str = ""  # a regular expression
+    line: str = ""  # the same, for the lines
 
 
+NO_GPU = (
+    "These ranks have no GPU: take device = pick(), DDP(model) without device_ids, and no "
+    'backend="nccl".'
+)
+GPU_WORDS = r"(?i)cuda|nccl|nvidia|accelerator device|device_ids|device string: None"
 ADVICE = (  # the first that fits counts
     Advice(
         "Where memory runs out, the system does this: use fewer ranks, a smaller model or smaller "
@@ -50,7 +56,7 @@ ADVICE = (  # the first that fits counts
         "Ranks gave tensors of different sizes to one collective: give all the same shape, padded "
         "where a rank has less.",
         "SIGABRT",
-        pattern=r"op\.preamble\.length|expected size",
+        message=r"op\.preamble\.length|expected size",
     ),
     Advice(
         "Compiled code gave up; on virtual cores, where one has not come to a collective for ten "
@@ -59,12 +65,13 @@ ADVICE = (  # the first that fits counts
         ["XLA's CPU client"],
     ),
     Advice(
-        "These ranks have no GPU: take device = pick(), DDP(model) without device_ids, and no "
-        'backend="nccl".',
+        NO_GPU,
         "",
         ["cpu"],
-        r"(?i)cuda|nccl|nvidia|accelerator|device_ids|LOCAL_RANK|None:\d|: None\b.*device",
+        r"(?i)cuda|nccl|nvidia|accelerator device|device_ids|device string: None",
     ),
+    Advice(NO_GPU, "ZeroDivisionError", ["cpu"], line="device_count"),
+    Advice(NO_GPU, "AttributeError", ["cpu"], "NoneType", line="accelerator"),
 )
 
 
@@ -117,10 +124,10 @@ def failed(run: Run, first: Failure, stacks: Stacks) -> RankError:
 
 def advice(failure: Failure, device: str, lines: list[str]) -> str:
     """What to do about it; "" where nobody knows."""
-    text = "\n".join([failure.happened, *lines])
     for one in ADVICE:
         fits = one.cause in ("", failure.cause) and (not one.devices or device in one.devices)
-        if fits and re.search(one.pattern, text):
+        found = re.search(one.message, failure.happened)
+        if fits and found and re.search(one.line, "\n".join(lines)):
             return one.sentence
     return ""
 
@@ -184,7 +191,11 @@ def in_full(error: BaseException) -> str:
 
 
 def _in_words(error: BaseException) -> str:
-    name, message = type(error).__name__, str(error)
+    name = type(error).__name__
+    try:
+        message = str(error)
+    except Exception as failed:
+        message = f"(its text cannot be made: {type(failed).__name__})"
     if len(message) > MOST_MESSAGE:
         message = f"{message[:MOST_MESSAGE]}… ({len(message):,} characters)"
     notes = [f"\n  {note}" for note in getattr(error, "__notes__", ())]

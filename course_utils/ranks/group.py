@@ -145,9 +145,9 @@ def _check_that_it_agrees(asked: dict[str, Any], joined: str, rank: int, ranks: 
     other = []
     if joined not in (backend, *_of_the_cpu(backend)):
         other.append(f'backend="{backend}"')
-    if asked.get("rank", -1) not in (-1, rank):
+    if str(asked.get("rank", -1)) not in ("-1", str(rank)):
         other.append(f"rank={asked['rank']}")
-    if asked.get("world_size", -1) not in (-1, ranks):
+    if str(asked.get("world_size", -1)) not in ("-1", str(ranks)):
         other.append(f"world_size={asked['world_size']}")
     if other:
         raise RuntimeError(

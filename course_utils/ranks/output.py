@@ -21,21 +21,24 @@ HIDDEN = re.compile(
     rb"|Time stats are currently only collected for CPU and CUDA"  # DDP on other devices
     rb"|TensorBody\.h:\d+\] Warning: The \.grad attribute"  # TorchTPU of its views
 )
-CONTROLS = re.compile(rb"(\n|\r|\x1b\[A)")  # of these one moves up, as bars do that are nested
-INCOMPLETE = re.compile(rb"\x1b\[?$")
+# Of a terminal's controls those that bars use, of tqdm and of rich.
+CONTROLS = re.compile(rb"(\n|\r|\x1b\[\d*[AKG]|\x1b\[\?25[hl])")
+INCOMPLETE = re.compile(rb"\x1b(\[[\d?]*)?$")
 
 
 class Screen:
     """The rows of one rank that may still change.
 
     A row that ends is a line. A carriage return begins it again, and one that a program has begun
-    again is not over at its end: it may be a bar above another bar.
+    again is not over at its end: it may be a bar above another bar. While a program hides the
+    cursor, none is.
     """
 
     def __init__(self) -> None:
         self.rows = [bytearray()]
         self._at = 0  # the row of the cursor
         self._fresh = True  # nothing has been written since the cursor came to this row
+        self._hidden = False  # the cursor
         self._rest = b""  # the beginning of a control
 
     def add(self, data: bytes) -> list[bytes]:
@@ -48,10 +51,9 @@ class Screen:
         lines: list[bytes] = []
         for part in CONTROLS.split(data[:end]):
             row = self.rows[self._at]
-            if part == b"\x1b[A":
-                self._at = max(0, self._at - 1)
-                self._fresh = False
-            elif part == b"\n" and b"\r" not in row:
+            if part.startswith(b"\x1b["):
+                lines += self._obey(part[2:-1], part[-1:])
+            elif part == b"\n" and b"\r" not in row and not self._hidden:
                 lines += self._take(self._at + 1)
                 self._fresh = True
             elif part == b"\n":
@@ -62,17 +64,35 @@ class Screen:
                 if self._at == MOST_ROWS:
                     lines += self._take(1)
             elif part:
-                if self._fresh and part != b"\r":  # text: the rows above are over
-                    lines += self._take(self._at)
+                if self._fresh and part != b"\r":
+                    if not self._hidden:  # text: the rows above are over
+                        lines += self._take(self._at)
                     row.clear()
                 self._fresh = False
                 row += part
                 del row[:-MOST_BYTES]
         return lines
 
+    def _obey(self, number: bytes, control: bytes) -> list[bytes]:
+        """Move up, erase the row, go to its begin, or hide and show the cursor."""
+        if control == b"A":
+            self._at = max(0, self._at - int(number or 1))
+            self._fresh = False
+        elif control == b"K":
+            self.rows[self._at][:] = b"\r"
+        elif control == b"G":
+            self.rows[self._at] += b"\r"
+        else:
+            self._hidden = control == b"l"
+            if not self._hidden:
+                return self._take(self._at)
+        return []
+
     def _take(self, count: int) -> list[bytes]:
         """The first rows, which are over."""
-        lines = [bytes(row) for row in self.rows[:count]]
+        ended = [bytes(row) for row in self.rows[:count]]
+        # A bar that is taken away at its end leaves an empty row.
+        lines = [row for row in ended if b"\r" not in row or state(row).strip()]
         self.rows = self.rows[count:] or [bytearray()]
         self._at = max(0, self._at - count)
         return lines

@@ -20,6 +20,7 @@ import sys
 import threading
 import types
 import weakref
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,6 +36,7 @@ PYTHONS_OWN = (
     logging.shutdown,
 )
 _forgotten: list[dict] = []  # to free them would touch, and so copy, much of the server's memory
+WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 CHILDREN = Path("/proc/self/task")
 RETURN_IT = "(a rank has no page to show a figure on: return it, and the notebook shows it)"
 
@@ -58,7 +60,7 @@ def begin(output: Connection, last_words: int) -> None:
     vars(sys)["breakpointhook"] = NoKeyboard().readline
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (until the process ends)
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    vars(builtins)["display"] = display
+    vars(builtins).update(display=display, get_ipython=lambda: None)
     faulthandler.enable(last_words)
 
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -69,17 +71,30 @@ def begin(output: Connection, last_words: int) -> None:
     weakref.finalize._registry = {}  # ty: ignore[missing-attribute]
     for handler in PYTHONS_OWN:
         atexit.register(handler)
-    # DataLoader workers then get a Dataset that a cell defined.
-    mp.set_start_method("fork", force=True)
+    # DataLoader workers then get a Dataset that a cell defined. The function may choose, once.
+    mp.set_start_method(None, force=True)
+    vars(mp.context._default_context)["_default_context"] = mp.get_context("fork")
+    # The server's tracker ends with the kernel; a rank's own removes what the rank has left.
+    tracker = resource_tracker._resource_tracker
+    vars(tracker).update(_fd=None, _pid=None)
 
 
 def end() -> None:
     """What Python does at its end, but for its finalization, in which torch's threads may hang."""
     threading._shutdown()  # ty: ignore[missing-attribute]  # joins threads that are no daemons
     atexit._run_exitfuncs()
-    # No collection before: in a cycle that is garbage a buffer may be closed before its text.
+    # Before anything is freed: of a cycle a buffer may be closed before its text is in it.
+    _flush()
+    variables = vars(sys.modules["__main__"])
+    for name in [name for name in variables if not name.startswith("__")]:
+        variables[name] = None
+    gc.collect()  # what closes itself in `__del__`, such as a ZipFile, does so now
+    _flush()
+
+
+def _flush() -> None:
     for file in gc.get_objects():
-        if isinstance(file, io.TextIOWrapper | io.BufferedWriter):
+        if issubclass(type(file), WRITERS):  # `isinstance` would ask proxies of what is gone
             with contextlib.suppress(OSError, ValueError):  # it is closed, or only read
                 file.flush()
 

@@ -54,9 +54,8 @@ def main(
     def finish() -> None:
         if todo.device != "cpu":
             sys.modules["torch"].accelerator.synchronize()
-        program.end()
 
-    run(session, todo.call, file, prepare, finish)
+    run(session, todo.call, file, prepare, finish, program.end)
     program.leave(connection)
 
 
@@ -66,30 +65,42 @@ def run(
     file: File | None,
     prepare: Callable[[], None],
     finish: Callable[[], None],
+    end: Callable[[], None] = lambda: None,
 ) -> None:
-    """Call the function and send its result, or whatever it raised, to the notebook."""
+    """Call the function and send its result, or whatever it raised, to the notebook.
+
+    Args:
+        prepare, finish: before the call, and when the function has returned.
+        end: of the process, which belongs to the call: it may raise, or never come.
+    """
     threading.Thread(target=watch, args=(session, threading.get_ident()), daemon=True).start()
     try:
         prepare()
-        function, args, kwargs = values.unpack(call, file)
-        result = _called(function, args, kwargs)
-        finish()
-        kind, frames = type(result).__name__, _return_of(function)
-        refusal = f"returned a {kind}, which cannot be sent back to the notebook"
-        message: Message
-        written = None
-        try:
-            parcel, written = values.pack(result, refusal, {"result": result})
-            message = Returned(kind, frames, parcel)
-        except values.CannotBeSent as error:
-            message = raised_by(error)._replace(happened=str(error), frames=frames)
+        message, written = _outcome(call, file, finish)
+        end()
         _send_rest(session)
         session.send(message, written)
     except BaseException as error:
         _send_rest(session)
         session.send(raised_by(error))
         with contextlib.suppress(Exception):  # it may have been this that failed
-            finish()
+            end()
+
+
+def _outcome(
+    call: values.Parcel, file: File | None, finish: Callable[[], None]
+) -> tuple[Message, File | None]:
+    """What comes of the call; nothing of it is held when this returns."""
+    function, args, kwargs = values.unpack(call, file)
+    result = _called(function, args, kwargs)
+    finish()
+    kind, frames = type(result).__name__, _return_of(function)
+    refusal = f"returned a {kind}, which cannot be sent back to the notebook"
+    try:
+        parcel, written = values.pack(result, refusal, {"result": result})
+    except values.CannotBeSent as error:
+        return raised_by(error)._replace(happened=str(error), frames=frames), None
+    return Returned(kind, frames, parcel), written
 
 
 def _called(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:

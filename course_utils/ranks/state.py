@@ -4,6 +4,7 @@ What is not here a rank does not have: random seeds, attributes set on modules, 
 rank changes stays in it.
 """
 
+import contextlib
 import linecache
 import logging
 import os
@@ -115,8 +116,9 @@ def _parts_of(handler: logging.Handler) -> tuple[type, dict[str, Any], str]:
     attributes = {
         name: value for name, value in vars(handler).items() if name not in ("lock", "stream")
     }
-    if "mode" in attributes:
-        attributes["mode"] = "a"  # the notebook goes on writing to this file
+    if isinstance(handler, logging.FileHandler):
+        attributes["mode"] = "a"
+        _append(handler)
     stream = str(getattr(getattr(handler, "stream", None), "name", ""))
     try:
         cloudpickle.dumps((type(handler), attributes))
@@ -127,6 +129,15 @@ def _parts_of(handler: logging.Handler) -> tuple[type, dict[str, Any], str]:
             plain.setFormatter(logging.Formatter(handler.formatter._fmt, handler.formatter.datefmt))
         return _parts_of(plain)
     return type(handler), attributes, "stdout" if "stdout" in stream else "stderr"
+
+
+def _append(handler: logging.FileHandler) -> None:
+    """Or the notebook would write over what its ranks have written to the same file."""
+    import fcntl
+
+    if handler.stream is not None:
+        flags = fcntl.fcntl(handler.stream, fcntl.F_GETFL)
+        fcntl.fcntl(handler.stream, fcntl.F_SETFL, flags | os.O_APPEND)
 
 
 def _handler(kind: Any, attributes: dict[str, Any], stream: str) -> logging.Handler:
@@ -148,6 +159,28 @@ def _set_loggers(loggers: list[Logger]) -> None:
             logger.setLevel(level)
         logger.propagate, logger.disabled = propagate, disabled
         logger.handlers[:] = [_handler(*parts) for parts in handlers]
+
+
+def _log_settings() -> tuple[int, dict[int, str], Any, bool]:
+    """What is set for all loggers; a factory of records only if it can be sent."""
+    factory = logging.getLogRecordFactory()
+    with contextlib.suppress(Exception):
+        cloudpickle.dumps(factory)
+        return logging.root.manager.disable, logging._levelToName, factory, _captures()
+    return logging.root.manager.disable, logging._levelToName, logging.LogRecord, _captures()
+
+
+def _captures() -> bool:
+    return vars(logging)["_warnings_showwarning"] is not None
+
+
+def _set_log_settings(settings: tuple[int, dict[int, str], Any, bool]) -> None:
+    disable, names, factory, captures = settings
+    logging.disable(disable)
+    for level, name in names.items():
+        logging.addLevelName(level, name)
+    logging.setLogRecordFactory(factory)
+    logging.captureWarnings(captures)
 
 
 def _filters() -> list[tuple]:
@@ -188,6 +221,7 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "folder": (_folder, os.chdir),
     "cells": (_cells, linecache.cache.update),
     "loggers": (_loggers, _set_loggers),
+    "log settings": (_log_settings, _set_log_settings),
     "warnings": (_filters, _set_filters),
     "precision": (_precision, _set_precision),
 }

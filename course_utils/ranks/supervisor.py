@@ -36,7 +36,7 @@ from .values import File, unpack
 from .whereabouts import Stacks, Whereabouts
 from .wire import At, Metrics, Printed, Raised, Returned, Spans, Task
 
-TERMINATE_SECONDS = 0.5  # between asking a process to end and killing it
+TERMINATE_SECONDS = 2.0  # between asking a process to end and killing it
 END_SECONDS = 2.0  # in which a process that has raised may end as Python does
 CLEANUP_SECONDS = 10.0  # the same for what removes the files of a process that was killed
 POLL_SECONDS = 1.0  # at most that the supervisor listens before it looks at its limits
@@ -271,6 +271,9 @@ class Supervisor:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         for worker in self.workers:
+            for _ in range(64):  # what a pipe holds
+                if worker.output in self.sources and worker.output.poll():
+                    self._read(worker)
             worker.output.close()
         self.workers = []
         self.sources = {}

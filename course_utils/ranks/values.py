@@ -28,7 +28,7 @@ import cloudpickle
 from ..errors import CourseError
 from ..machine import usable_memory
 from ..style import size
-from .unpicklable import way_to
+from .unpicklable import has_magic, way_to
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +102,7 @@ def pack(
     try:
         pickler.dump(value)
     except Exception as error:
-        raise CannotBeSent(refusal, way_to(names, _pickles) or str(error)) from None
+        raise CannotBeSent(refusal, way_to(names, _why_not) or str(error)) from None
 
     chunks = [pickler.text.getbuffer(), *pickler.buffers]
     storages = []
@@ -134,12 +134,13 @@ def pack(
     return Parcel(None, parts, len(pickler.buffers), storages), file
 
 
-def _pickles(value: object) -> bool:
+def _why_not(value: object) -> str:
+    """Why it cannot be pickled, in the pickler's words; "" where it can."""
     try:
         Pickler().dump(value)
-    except Exception:
-        return False
-    return True
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 def _written(chunks: list[memoryview], parts: list[Part]) -> File:
@@ -274,6 +275,8 @@ class Pickler(cloudpickle.CloudPickler):
         if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)
 
+        if has_magic(value):
+            raise TypeError(f"{value.__name__} has a line with ! or %")
         if wrapper := _module_of_wrapper(value):
             self.globals_ref.setdefault(id(value.__globals__), Namespace(wrapper))
         reduced: Any = super().reducer_override(value)
@@ -292,12 +295,13 @@ class Pickler(cloudpickle.CloudPickler):
         kind = type(tensor)
         if kind.__name__ == "DTensor":
             raise TypeError("a DTensor is a part of a tensor")
+        if kind not in (torch.Tensor, torch.nn.Parameter):
+            return NotImplemented
         values = tensor.detach()
         if values.device.type == "xla":
             values = values.cpu()
         plain = (
-            kind in (torch.Tensor, torch.nn.Parameter)
-            and values.device.type == "cpu"
+            values.device.type == "cpu"
             and values.layout is torch.strided
             and not (values.is_quantized or values.is_conj() or values.is_neg())
             and not tensor._backward_hooks
@@ -326,10 +330,12 @@ def _module_of_wrapper(value: Any) -> str | None:
 
 
 def _in_a_rank(value: Any) -> tuple | None:
-    """What a rank has in place of IPython's own `exit` and `display`, which need its shell."""
+    """What a rank has in place of IPython's `exit`, `display` and `get_ipython`."""
     kind = type(value)
     if kind.__name__.endswith("ExitAutocall"):
         return getattr, (sys, "exit")
+    if kind is types.MethodType and value.__name__ == "get_ipython":
+        return getattr, (builtins, "get_ipython")
     if kind is types.FunctionType and value.__module__ == "IPython.core.display_functions":
         return (getattr, (builtins, "display")) if value.__name__ == "display" else None
     return None

@@ -31,6 +31,7 @@ def test_a_process_that_crashed_has_a_line_and_last_words():
         ("SIGABRT", "crashed", "XLA's CPU client", "on virtual cores"),
         ("SIGABRT", "crashed", "tpu", "Another process may have the TPU"),
         ("SIGABRT", "crashed", "cpu", ""),
+        ("ValueError", "raised ValueError: data_0.csv is no accelerator", "cpu", ""),
         ("RuntimeError", "raised RuntimeError: No CUDA GPUs are available", "cpu", "pick()"),
         ("RuntimeError", "raised RuntimeError: No CUDA GPUs are available", "cuda", ""),
         ("ValueError", "raised ValueError: bad shard", "cpu", ""),

@@ -29,6 +29,10 @@ from tests.kernel import posix
             ["epoch 2", "end"],
             [],
         ),
+        # as rich draws two bars
+        (["\x1b[?25la\nb", "\r\x1b[2K\x1b[1A\x1b[2Kc\nd"], [], ["c", "d"]),
+        (["\x1b[?25la\nb\r\x1b[2K\x1b[1A\x1b[2Kc\nd\n\x1b[?25hend\n"], ["c", "d", "end"], []),
+        (["\r100 %", "\r      \rdone\n"], [], ["done"]),  # a bar that is taken away
     ],
 )
 def test_lines_and_states(pieces, lines, states):

@@ -1,6 +1,7 @@
 """A rank is a Python program: it has a `__main__`, the notebook's settings, and an end."""
 
 import os
+import zipfile
 
 import psutil
 import pytest
@@ -129,6 +130,11 @@ def work():
     global log  # open until the end
     log = open("log.csv", "w")
     print("a row", file=log)
+    import torch, weakref, zipfile
+    global archive, gone
+    archive = zipfile.ZipFile("archive.zip", "w")  # written when it is freed
+    archive.writestr("a", "row")
+    gone = weakref.proxy(torch.nn.Linear(1, 1))
     threading.Thread(target=lambda: (time.sleep(0.3), open("thread", "w").close())).start()
     atexit.register(open, "handler", "w")
     ENDS
@@ -141,7 +147,8 @@ def test_a_rank_ends_as_python_does(how, tmp_path, monkeypatch, kernel):
     code = END.replace("ENDS", how)
     answer = kernel.run(f"os.chdir({str(tmp_path)!r})\n{code}")
     assert answer.error == ("RankError" if "raise" in how else None), answer.shown
-    assert sorted(os.listdir(tmp_path)) == ["handler", "log.csv", "thread"]
+    assert sorted(os.listdir(tmp_path)) == ["archive.zip", "handler", "log.csv", "thread"]
+    assert zipfile.ZipFile(tmp_path / "archive.zip").read("a") == b"row"
     assert (tmp_path / "log.csv").read_text() == "a row\n"
 
 
@@ -173,6 +180,19 @@ def test_children_in_sessions_of_their_own_end_with_their_rank():
         launch(leave, True, ranks=1)
     pids = [pid, int(str(caught.value).split("ValueError: ")[1].split()[0])]
     assert not gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
+
+
+def test_a_function_may_choose_how_processes_start_and_shared_memory_goes():
+    import multiprocessing as mp
+    from multiprocessing.shared_memory import SharedMemory
+
+    def train():
+        mp.set_start_method("spawn")
+        SharedMemory("of_a_rank", create=True, size=8)
+        return mp.get_start_method()
+
+    for _ in range(2):
+        assert launch(train, ranks=1).results == ["spawn"]
 
 
 @pytest.mark.parametrize("call", ["input('name? ')", "breakpoint()"])
