@@ -64,8 +64,7 @@ def _described(value: Any, why_not: str) -> str:
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     if more := ADVICE.get(kind.__name__):
         return f"{name}, {more}"
-    is_news = why_not and kind.__name__ not in why_not
-    return f"{name} ({why_not})" if is_news and not hasattr(value, "__dict__") else name
+    return name if kind.__name__ in why_not else f"{name} ({why_not})"
 
 
 def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
