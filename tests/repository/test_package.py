@@ -1,4 +1,4 @@
-"""The package alone: its sdist makes a wheel that works in an environment with torch and Jupyter."""
+"""The package alone: its sdist makes a wheel that works with only torch and Jupyter beside it."""
 
 import shutil
 import sys

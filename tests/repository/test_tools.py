@@ -93,8 +93,7 @@ def test_the_address_is_written_and_taken_out_again(tmp_path):
     def stamped(repo: str) -> dict[str, str]:
         badges.stamp(tmp_path, repo)
         return {
-            path.name: path.read_text()
-            for path in [*pages, *tmp_path.glob("notebooks/*.ipynb")]
+            path.name: path.read_text() for path in [*pages, *tmp_path.glob("notebooks/*.ipynb")]
         }
 
     plain, once = stamped(""), stamped(REPO)
