@@ -5,6 +5,11 @@ ones; *with DDP* a later one in which the function builds a DistributedDataParal
 3 steps of AdamW; *steps/s* is the rate of 300 such steps. Memory is PSS while all ranks wait. The
 kernels of all ways take turns. A kernel *hung* when a cell had not ended after a minute; a way
 whose kernels all hung has no row.
+
+The second table is about data. *Arguments* is a launch whose ranks read a tensor of the notebook:
+a fork inherits it, and torchrun's script reads it from a file that the cell has written by
+`torch.save`. *Results* is one whose ranks return such a tensor each, into the notebook; peers take
+the way over files. Kernels have OMP_NUM_THREADS=1, because a fork after a thread pool hangs.
 """
 
 import glob
@@ -12,13 +17,15 @@ import importlib.util
 import statistics
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty
 
 from bench import LIMIT, Kernel, machine, memory, middle, options, table
 
 RANKS = 4
+ACCELERATE = "accelerate `notebook_launcher`"
 
 # The first cell of every kernel, and the head of torchrun's script. FOLDER is put before it.
 FUNCTIONS = """
@@ -27,6 +34,7 @@ import torch
 import torch.distributed as dist
 
 RANKS = 4
+DATA = torch.ones(1)
 
 def all_reduce():
     x = torch.ones(1)
@@ -49,8 +57,15 @@ def ddp(steps=3, width=8):
 def rate():
     return ddp(300, 256)
 
+def take():
+    return DATA.sum().item()
+
+def give():
+    return torch.ones_like(DATA)
+
 def hold():
     all_reduce()
+    take()
     open(f"{FOLDER}/ready{dist.get_rank()}", "w").close()
     while not os.path.exists(f"{FOLDER}/go"):
         time.sleep(0.01)
@@ -61,11 +76,10 @@ def with_group(function):
     dist.destroy_process_group()
 
 def write(rank, value):
-    with open(f"{FOLDER}/value{rank}", "w") as file:
-        file.write(repr(value))
+    torch.save(value, f"{FOLDER}/value{rank}")
 
 def values():
-    return [eval(open(f"{FOLDER}/value{rank}").read()) for rank in range(RANKS)]
+    return [torch.load(f"{FOLDER}/value{rank}") for rank in range(RANKS)]
 
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -77,6 +91,11 @@ def seconds(function):
     return time.perf_counter() - began
 """
 
+SCRIPT = """
+DATA = torch.load(f"{FOLDER}/data")
+with_group(eval(sys.argv[1]))
+"""
+
 WAYS = {
     "`launch`, after `warm_up()`": """
 from course_utils import launch, warm_up
@@ -84,7 +103,7 @@ warm_up()
 def start(function):
     return launch(function, ranks=RANKS, device="cpu").results
 """,
-    "accelerate `notebook_launcher`": """
+    ACCELERATE: """
 from accelerate import notebook_launcher
 def start(function):
     notebook_launcher(with_group, (function,), num_processes=RANKS, use_port=free_port())
@@ -103,6 +122,7 @@ def start(function):
     "`torchrun` on a written script": """
 import subprocess
 def start(function):
+    torch.save(DATA, f"{FOLDER}/data")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, f"--nproc-per-node={RANKS}", f"{FOLDER}/script.py", function.__name__]
     subprocess.run(command, check=True, capture_output=True)
@@ -111,38 +131,68 @@ def start(function):
 }
 
 
-def measure(cell: str, later: int) -> dict[str, float]:
-    """One way in one fresh kernel: seconds, steps a second and MB."""
+@contextmanager
+def prepared(cell: str, first: str = "") -> Iterator[tuple[Kernel, Path]]:
+    """A fresh kernel that knows one way, and its folder; the `first` cell comes before torch."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         functions = f"FOLDER = {folder!r}\n{FUNCTIONS}"
-        Path(folder, "script.py").write_text(f"{functions}\nwith_group(eval(sys.argv[1]))\n")
+        Path(folder, "script.py").write_text(functions + SCRIPT)
         with Kernel(folder) as kernel:
+            kernel.value(code=first)
             kernel.value(code=functions + cell)
             if "warm_up" in cell:
                 time.sleep(10)  # in which a reader reads the first cells
-            found = {"first": kernel.value("seconds(all_reduce)")}
-            times = [kernel.value("seconds(all_reduce)") for _ in range(later)]
-            found["later"] = statistics.median(times)
-            kernel.value("seconds(ddp)")  # the first one may fill caches on disk
-            times = [kernel.value("seconds(ddp)") for _ in range(later)]
-            found["ddp"] = statistics.median(times)
-            found["rate"] = kernel.value("start(rate)[0]")
+            yield kernel, Path(folder)
+
+
+def held(kernel: Kernel, folder: Path) -> float:
+    """MB that the ranks add while they wait."""
+    before = memory(kernel.pid)
+    finish = kernel.begin("start(hold)")
+    end = time.monotonic() + LIMIT
+    while len(glob.glob(f"{folder}/ready*")) < RANKS and time.monotonic() < end:
+        time.sleep(0.01)
+    added = memory(kernel.pid) - before
+    (folder / "go").touch()
+    finish()
+    for file in folder.glob("ready*"):
+        file.unlink()
+    (folder / "go").unlink()
+    return added
+
+
+def measure(cell: str, later: int) -> dict[str, float]:
+    """One way in one fresh kernel: seconds, steps a second and MB."""
+    with prepared(cell) as (kernel, folder):
+        found = {"first": kernel.value("seconds(all_reduce)")}
+        times = [kernel.value("seconds(all_reduce)") for _ in range(later)]
+        found["later"] = statistics.median(times)
+        kernel.value("seconds(ddp)")  # the first one may fill caches on disk
+        times = [kernel.value("seconds(ddp)") for _ in range(later)]
+        found["ddp"] = statistics.median(times)
+        found["rate"] = kernel.value("start(rate)[0]")
+        found["memory"] = held(kernel, folder)
+        return found
+
+
+def measure_data(cell: str, sizes: list[int]) -> Iterator[tuple[int, list[float]]]:
+    """One way in one fresh kernel: for each size seconds and MB, of arguments and of results."""
+    with prepared(cell, 'import os; os.environ["OMP_NUM_THREADS"] = "1"') as (kernel, folder):
+        kernel.value("seconds(take)")
+        for size in sizes:
+            kernel.value(code=f"kept = None; DATA = torch.ones({size} * 250_000)")
+            arguments = [kernel.value("seconds(take)"), held(kernel, folder)]
             before = memory(kernel.pid)
-            finish = kernel.begin("start(hold)")
-            end = time.monotonic() + LIMIT
-            while len(glob.glob(f"{folder}/ready*")) < RANKS and time.monotonic() < end:
-                time.sleep(0.01)
-            found["memory"] = memory(kernel.pid) - before
-            Path(folder, "go").touch()
-            finish()
-            return found
+            seconds = kernel.value("seconds(give)")
+            kernel.value(code="kept = start(give); sum(one.sum() for one in kept)")
+            yield size, [*arguments, seconds, memory(kernel.pid) - before]
 
 
 def main() -> None:
     args = options(__doc__, repeat=5)
     there = dict(WAYS)
     if not importlib.util.find_spec("accelerate"):
-        del there["accelerate `notebook_launcher`"]
+        del there[ACCELERATE]
         print("accelerate is not installed: pip install accelerate\n")
     print(f"{RANKS} gloo ranks; medians (quartiles) of {args.repeat} kernels each. {machine()}\n")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in there}
@@ -158,6 +208,20 @@ def main() -> None:
             rows.append([name, *measured, args.repeat - len(kernels)])
     header = ["", "first, s", "later, s", "with DDP, s", "steps/s", "ranks add, MB"]
     print(table([*header, "kernels that hung"], rows))
+
+    there.pop(ACCELERATE, None)  # which forks, too
+    sizes = [1, 10] if args.quick else [1, 10, 100, 500]
+    data: dict[tuple[int, str], list[list[float]]] = {}
+    for _ in range(args.repeat):
+        for name, cell in there.items():
+            with suppress(TimeoutError, Empty):
+                for size, values in measure_data(cell, sizes):
+                    data.setdefault((size, name), []).append(values)
+    rows = []
+    for (size, name), kernels in sorted(data.items()):
+        rows.append([size, name, *map(middle, zip(*kernels, strict=True))])
+    header = ["MB", "", "arguments, s", "ranks add, MB", "results, s", "kernel adds, MB"]
+    print(f"\nData of one size; medians (quartiles) as above.\n\n{table(header, rows)}")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from .ranks import Run, Traffic, launch, report, span, warm_up
 from .scripts import export
 from .timeline import Span, Timeline
 
+__version__ = "0.5.0"
 __all__ = [
     "CourseError",
     "Device",

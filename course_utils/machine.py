@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 from . import tpus
-from .errors import DeviceError
+from .errors import CourseError, DeviceError
 from .style import FONT, WIDTH, plural
 from .tpus import text_of
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 MARKS = {"native": "●", "virtual": "◐", "not here": "○"}
 CGROUP = Path("/sys/fs/cgroup")  # where a container sees its own limits (version 2)
+OLDEST_TORCH = "2.9.0a0"
 
 
 class Device(NamedTuple):
@@ -157,7 +159,11 @@ def discover() -> Machine:
     """Ask this machine what it has.
 
     Nothing is allocated on a device, and a broken driver becomes a note.
+
+    Raises:
+        CourseError: torch is missing, or too old.
     """
+    check_torch()
     import torch
 
     found: list[Device] = []
@@ -311,8 +317,27 @@ def usable_memory() -> tuple[int, int]:
     return int(limit), min(here.available, max(0, int(limit) - used))
 
 
+def check_torch() -> None:
+    """Raise a CourseError where torch is missing or older than what ranks need."""
+    found = "none"
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+    else:
+        if torch.__version__ >= OLDEST_TORCH:
+            return
+        found = torch.__version__
+    raise CourseError(
+        f"PyTorch 2.9 or newer is needed, and {sys.executable} has {found}: install it there "
+        "(python -m pip install -U torch), and restart the kernel."
+    )
+
+
 def _accelerator() -> tuple[str | None, int]:
     """The kind torch computes on besides the CPU, and how many are here, else (None, 0)."""
+    check_torch()
     import torch
 
     slices = tpus.slices()

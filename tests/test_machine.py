@@ -3,13 +3,15 @@ in containers.
 """
 
 import re
+import sys
 from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 
-from course_utils import DeviceError, machine
+from course_utils import CourseError, DeviceError, launch, machine
 from course_utils.machine import Device, discover, pick, usable_cores, usable_memory
 from tests.files import write
 
@@ -131,3 +133,18 @@ def test_a_containers_limits(monkeypatch, tmp_path):
     assert usable_cores() == 1.5
     assert usable_memory() == (4 * GIB, 2 * GIB), "cached file pages are given back when needed"
     assert re.search(r"CPU +● native +1\.5 cores of ", repr(discover()))
+
+
+@pytest.mark.parametrize("call", [discover, pick, lambda: launch(print)])
+def test_a_torch_that_is_missing_or_too_old_is_said(call, monkeypatch):
+    monkeypatch.delenv("COURSE_DEVICE", raising=False)
+    with monkeypatch.context() as old:
+        old.setattr(torch, "__version__", TorchVersion("2.8.0+cpu"))
+        with pytest.raises(CourseError, match=r"PyTorch 2.9 or newer is needed, .* has 2.8.0\+cpu"):
+            call()
+    for version in ("2.9.0a0+git", "2.10.0", "3.0"):
+        monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+        machine.check_torch()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(CourseError, match=r"has none: install it there"):
+        machine.check_torch()

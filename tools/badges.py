@@ -1,5 +1,6 @@
 """Writes the repository's address, `make badges REPO=owner/name`, or takes it out again, `REPO=`:
-badges in README and notebooks, and in these the cell that installs the package on Colab and Kaggle.
+badges in README and notebooks, in these the cell that installs the package on Colab and Kaggle, and
+the package's address in pyproject.toml.
 """
 
 import json
@@ -18,6 +19,10 @@ README = """\
 [![Read it](https://img.shields.io/badge/read-the_site-blue)](https://{owner}.github.io/{name}/)
 [![Binder](https://mybinder.org/badge_logo.svg)](https://mybinder.org/v2/gh/{repo}/HEAD?urlpath=lab/tree/notebooks)
 [![Open in GitHub Codespaces](https://github.com/codespaces/badge.svg)](https://codespaces.new/{repo})"""
+URLS = """
+[project.urls]
+Repository = "https://github.com/{repo}"
+"""
 NOTEBOOK = """\
 [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/{repo}/blob/HEAD/notebooks/{page})
 [![Open in Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg)](https://kaggle.com/kernels/welcome?src=https://raw.githubusercontent.com/{repo}/HEAD/notebooks/{page})"""
@@ -52,6 +57,11 @@ def stamp(root: Path, repo: str) -> None:
             readme.read_text(), README.format(repo=repo, owner=owner, name=name) if repo else ""
         )
     )
+    project = root / "pyproject.toml"
+    text = re.sub(r"\n\[project\.urls\]\n.*\n", "", project.read_text())
+    urls = URLS.format(repo=repo) if repo else ""
+    before = "\n[tool.setuptools.dynamic]"
+    project.write_text(text.replace(before, f"{urls}{before}"))
     for path in root.glob("notebooks/*.ipynb"):
         page = json.loads(path.read_text())
         cells = page["cells"] = [cell for cell in page["cells"] if cell.get("id") != "install"]

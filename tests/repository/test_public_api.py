@@ -1,8 +1,10 @@
 """The public API: importing it is cheap, and everything that it lists is there and documented."""
 
 import inspect
+import re
 
 import course_utils
+from tests.files import ROOT
 from tests.python import python
 
 IMPORT = """
@@ -26,3 +28,8 @@ def test_what_is_public_is_there_and_documented():
         # What a dataclass or a NamedTuple writes itself is its signature: "Span(rank: int, …".
         documented = own and not own.startswith(f"{name}(")
         assert documented, f"{name} has no docstring of its own"
+
+
+def test_the_page_of_the_api_names_what_is_public():
+    names = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    assert sorted(names) == course_utils.__all__

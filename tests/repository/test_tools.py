@@ -3,6 +3,7 @@ and taken out.
 """
 
 import shutil
+import tomllib
 from collections import namedtuple
 from itertools import count
 from pathlib import Path
@@ -84,20 +85,23 @@ def test_a_machine_with_other_work_is_refused_and_waited_for(tmp_path, idle, mon
 
 
 def test_the_address_is_written_and_taken_out_again(tmp_path):
-    shutil.copy(ROOT / "README.md", tmp_path)
+    pages = [tmp_path / "README.md", tmp_path / "pyproject.toml"]
+    for page in pages:
+        shutil.copy(ROOT / page.name, page)
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns(".*"))
 
     def stamped(repo: str) -> dict[str, str]:
         badges.stamp(tmp_path, repo)
         return {
-            path.name: path.read_text()
-            for path in [tmp_path / "README.md", *tmp_path.glob("notebooks/*.ipynb")]
+            path.name: path.read_text() for path in [*pages, *tmp_path.glob("notebooks/*.ipynb")]
         }
 
     plain, once = stamped(""), stamped(REPO)
     assert all(REPO in text for text in once.values())
     assert not any(REPO in text for text in stamped("joe/fork").values())
     assert stamped(REPO) == once
+    project = tomllib.loads(once["pyproject.toml"])["project"]
+    assert project["urls"] == {"Repository": f"https://github.com/{REPO}"}
     for path in tmp_path.glob("notebooks/*.ipynb"):
         page = nbformat.read(path, 4)
         nbformat.validate(page)
