@@ -6,10 +6,10 @@ import sysconfig
 
 import pytest
 
-from tests.export.notebook import outside
 from tests.files import ROOT
 from tests.kernel import posix
 from tests.python import run
+from tests.scripts.notebook import outside
 
 SDIST = "from setuptools import build_meta; build_meta.build_sdist('dist')"
 EXECUTE = """
