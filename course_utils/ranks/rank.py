@@ -81,8 +81,9 @@ def run(
         _send_rest(session)
         session.send(message, written)
     except BaseException as error:
-        _send_rest(session)
-        session.send(raised_by(error))
+        with contextlib.suppress(OSError):  # the launch is over, and nobody listens
+            _send_rest(session)
+            session.send(raised_by(error))
         with contextlib.suppress(Exception):  # it may have been this that failed
             end()
 

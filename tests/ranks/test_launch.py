@@ -179,7 +179,8 @@ if __name__ == "__main__":
 def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    done = python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    done = python(*torchrun, script, cwd=tmp_path)  # `report` writes there
     assert done.stdout.count("total 1.0") == 2, done.stderr
     assert done.stdout.count("CourseError launch was called inside a rank") == 2
 

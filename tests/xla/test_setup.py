@@ -12,7 +12,7 @@ from course_utils import CourseError, xla
 from course_utils.tpus import Chips
 
 # the module; the package hands out its function of the same name
-LAUNCH = sys.modules["course_utils.xla.launch"]
+LAUNCH = sys.modules["course_utils.xla.launcher"]
 
 
 @pytest.fixture
