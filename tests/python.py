@@ -8,7 +8,8 @@ from typing import Any
 def run(*words: object, **options: Any) -> subprocess.CompletedProcess:
     """Run these words as a command."""
     command = [*map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
+    options = {"timeout": 600} | options
+    done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, f"{done.stdout[-2000:]}{done.stderr[-4000:]}"
     return done
 
