@@ -121,7 +121,7 @@ def test_who_waits_to_join_is_said_like_who_waits_in_a_collective():
             )
 
     with pytest.raises(RankError, match="rank 1 waits in init_process_group here") as caught:
-        launch(train, ranks=2, device="cpu", init_group=False, time_limit=2)
+        launch(train, ranks=2, device="cpu", init_group=False, time_limit=8)
     assert "rank 0 had returned" in str(caught.value)
 
 
