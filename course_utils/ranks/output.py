@@ -51,7 +51,7 @@ class Screen:
         lines: list[bytes] = []
         for part in CONTROLS.split(data[:end]):
             row = self.rows[self._at]
-            if part.startswith(b"\x1b["):
+            if part.startswith(b"\x1b[") and CONTROLS.fullmatch(part):  # a colour is text
                 lines += self._obey(part[2:-1], part[-1:])
             elif part == b"\n" and b"\r" not in row and not self._hidden:
                 lines += self._take(self._at + 1)

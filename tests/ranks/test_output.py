@@ -29,6 +29,7 @@ from tests.kernel import posix
             ["epoch 2", "end"],
             [],
         ),
+        (["\x1b[31mred\x1b[0m\nplain\x1b[1m"], ["\x1b[31mred\x1b[0m"], ["plain\x1b[1m"]),
         # as rich draws two bars
         (["\x1b[?25la\nb", "\r\x1b[2K\x1b[1A\x1b[2Kc\nd"], [], ["c", "d"]),
         (["\x1b[?25la\nb\r\x1b[2K\x1b[1A\x1b[2Kc\nd\n\x1b[?25hend\n"], ["c", "d", "end"], []),
