@@ -17,6 +17,9 @@ from .picture import FONTS, Picture, sheet, to_png
 
 Panels = Mapping[str, Mapping[int | str, tuple[Sequence[float], Sequence[float]]]]
 Point = tuple[float, float]
+Stretch = list[Point]  # a line without a gap
+Series = list[Stretch]  # of one rank or name in one panel
+Look = tuple[str, str]  # colour, dashes
 
 POINTS = 240  # drawn of a series: more than a panel has pixels adds nothing
 HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 226, 26, 40, 50, 60  # of a panel, px
@@ -160,11 +163,11 @@ def _log_marks(low: float, high: float) -> list[float]:
 
 def pieces(
     xs: Sequence[float], ys: Sequence[float], *, log_x: bool = False, log_y: bool = False
-) -> list[list[Point]]:
+) -> Series:
     """A series as lines without gaps: of every stretch the lowest and the highest, so that no spike
     is lost.
     """
-    found: list[list[Point]] = []
+    found: Series = []
     before = math.inf
     for i in _thinned(ys):
         x, y = xs[i], ys[i]
@@ -214,15 +217,11 @@ def draw(
     """
     looks = _looks(panels)
     logs = {name: log_y or name.endswith("(log)") for name in panels}
-    cut = {
-        name: {
-            key: pieces(*points, log_x=log_x, log_y=logs[name]) for key, points in series.items()
-        }
-        for name, series in panels.items()
+    drawn = {
+        name: {key: pieces(*points, log_x=log_x, log_y=logs[name]) for key, points in panel.items()}
+        for name, panel in panels.items()
     }
-    xs = [
-        x for lines in cut.values() for line in lines.values() for piece in line for x, _ in piece
-    ]
+    xs = [x for panel in drawn.values() for x, _ in _every_point(panel)]
     if total:
         xs.append(total)
     across = axis(xs or [1], log=log_x, tight=True)
@@ -235,8 +234,8 @@ def draw(
     drawing = Drawing(columns * (each + GAP) - GAP, down + rows * (HEIGHT + GAP))
     drawing.texts.append((8, 14, title, "start", True))
 
-    for i, (name, lines) in enumerate(cut.items()):
-        ys = [y for line in lines.values() for piece in line for _, y in piece] or [1.0, 10.0]
+    for i, (name, panel) in enumerate(drawn.items()):
+        ys = [y for _, y in _every_point(panel)] or [1.0, 10.0]
         if name.endswith("/s") and not logs[name]:
             ys.append(0.0)  # a rate is seen against none at all
         left = i % columns * (each + GAP) + LEFT
@@ -244,31 +243,15 @@ def draw(
         x_axis = replace(across, start=left, length=each - LEFT - right)
         y_axis = replace(axis(ys, log=logs[name]), start=top + HIGH, length=-HIGH)
         _draw_axes(drawing, x_axis, y_axis, name, x_title)
-        for phase, begin in (phases or {}).items():
-            x = x_axis.at(begin)
-            drawing.lines.append(([(x, top), (x, top + HIGH)], style.GREY, 1, "2 3"))
-            drawing.texts.append((x + 4, top + 11, phase, "start", False))
+        _draw_phases(drawing, phases or {}, x_axis, top)
 
-        # A line that ends among others has no value there.
-        furthest = max((series[0][-1] for series in panels[name].values() if series[0]), default=0)
-        ends: dict[str, tuple[float, float, str]] = {}
-        for key, line in lines.items():
-            color, dash = looks[key]
-            points: list[Point] = []
-            for piece in line:
-                points = [(x_axis.at(x), y_axis.at(y)) for x, y in piece]
-                drawing.lines.append((points, color, 1.8, dash))
-                if markers or len(points) == 1:
-                    drawing.lines += [([point], color, 6, "") for point in points]
-            own_xs, own_ys = panels[name][key]
-            at_the_end = x_axis.at(furthest) - x_axis.at(own_xs[-1]) < right if own_xs else False
-            if points and (named or at_the_end):
-                text = str(key) if named else style.number(own_ys[-1])
-                ends.setdefault(text, (*points[-1], color))
-        if len(ends) > 4 and not named:
-            outermost = sorted(ends, key=lambda text: ends[text][1])
-            ends = {text: ends[text] for text in (outermost[0], outermost[-1])}
-        _write_ends(drawing, ends)
+        placed = {
+            key: [[(x_axis.at(x), y_axis.at(y)) for x, y in stretch] for stretch in series]
+            for key, series in panel.items()
+        }
+        for key, series in placed.items():
+            _draw_series(drawing, series, looks[key], markers=markers)
+        _write_ends(drawing, _ends(panels[name], placed, looks, x_axis, named=named))
 
     if not named:
         _write_legend(
@@ -281,7 +264,11 @@ def draw(
     return drawing
 
 
-def _looks(panels: Panels) -> dict[int | str, tuple[str, str]]:
+def _every_point(panel: Mapping[int | str, Series]) -> list[Point]:
+    return [point for series in panel.values() for stretch in series for point in stretch]
+
+
+def _looks(panels: Panels) -> dict[int | str, Look]:
     """Colour and dashes of every rank, by its number, and of every name, by its place."""
     names = dict.fromkeys(key for series in panels.values() for key in series)
     keys = sorted(names, key=lambda key: key if isinstance(key, int) else 0)
@@ -302,6 +289,48 @@ def _draw_axes(drawing: Drawing, x_axis: Axis, y_axis: Axis, name: str, x_title:
         drawing.lines.append(([(left, y), (right, y)], "", 1, ""))
 
 
+def _draw_phases(drawing: Drawing, phases: Mapping[str, float], x_axis: Axis, top: float) -> None:
+    """A line down and a name where each of them begins."""
+    for phase, begin in phases.items():
+        x = x_axis.at(begin)
+        drawing.lines.append(([(x, top), (x, top + HIGH)], style.GREY, 1, "2 3"))
+        drawing.texts.append((x + 4, top + 11, phase, "start", False))
+
+
+def _draw_series(drawing: Drawing, series: Series, look: Look, *, markers: bool) -> None:
+    color, dash = look
+    for stretch in series:
+        drawing.lines.append((stretch, color, 1.8, dash))
+        if markers or len(stretch) == 1:
+            drawing.lines += [([point], color, 6, "") for point in stretch]
+
+
+def _ends(
+    panel: Mapping[int | str, tuple[Sequence[float], Sequence[float]]],
+    placed: Mapping[int | str, Series],
+    looks: Mapping[int | str, Look],
+    x_axis: Axis,
+    *,
+    named: bool,
+) -> dict[str, tuple[float, float, str]]:
+    """What stands at the ends of lines, with place and colour: names, or last values."""
+    furthest = max((xs[-1] for xs, _ in panel.values() if xs), default=0)
+    ends: dict[str, tuple[float, float, str]] = {}
+    for key, series in placed.items():
+        if not series:
+            continue
+        xs, ys = panel[key]
+        if not named and x_axis.at(furthest) - x_axis.at(xs[-1]) >= RIGHT:
+            continue  # a line that ends among others has no value there
+        text = str(key) if named else style.number(ys[-1])
+        ends.setdefault(text, (*series[-1][-1], looks[key][0]))
+
+    if len(ends) > 4 and not named:
+        outermost = sorted(ends, key=lambda text: ends[text][1])
+        ends = {text: ends[text] for text in (outermost[0], outermost[-1])}
+    return ends
+
+
 def _write_ends(drawing: Drawing, ends: dict[str, tuple[float, float, str]]) -> None:
     """Last values or names, to the right of the lines' ends or a little above them."""
     shown = sorted(ends.items(), key=lambda end: -end[1][1])  # the lowest first
@@ -314,7 +343,7 @@ def _write_ends(drawing: Drawing, ends: dict[str, tuple[float, float, str]]) -> 
         last_x, last_y = x, y
 
 
-def _write_legend(drawing: Drawing, names: dict[str, tuple[str, str]]) -> None:
+def _write_legend(drawing: Drawing, names: dict[str, Look]) -> None:
     """Who is who, below the panels, where there are several."""
     if len(names) < 2:
         return
