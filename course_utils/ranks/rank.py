@@ -30,6 +30,8 @@ from .wire import At, Message, Returned, Session, Spans, Task, set_session
 SEND_SECONDS = 0.1  # metrics travel in batches, so that a report costs a step microseconds
 STACK_EVERY = 5  # times that: where the rank is
 
+Outcome = tuple[Message, File | None]  # of a call, with the file of its large values
+
 
 def main(
     ranks: list[int],
@@ -55,7 +57,12 @@ def main(
         if todo.device != "cpu":
             sys.modules["torch"].accelerator.synchronize()
 
-    run(session, todo.call, file, prepare, finish, program.end)
+    outcome = run(session, todo.call, file, prepare, finish)
+    if outcome:
+        close(session, outcome, program.end)
+    else:
+        with contextlib.suppress(Exception):  # the notebook knows of an error already
+            program.end()
     program.leave(connection)
 
 
@@ -65,32 +72,40 @@ def run(
     file: File | None,
     prepare: Callable[[], None],
     finish: Callable[[], None],
-    end: Callable[[], None] = lambda: None,
-) -> None:
-    """Call the function and send its result, or whatever it raised, to the notebook.
+) -> Outcome | None:
+    """Call the function; its outcome is for `close`. The notebook gets at once what it raised.
 
     Args:
         prepare, finish: before the call, and when the function has returned.
-        end: of the process, which belongs to the call: it may raise, or never come.
     """
     threading.Thread(target=watch, args=(session, threading.get_ident()), daemon=True).start()
     try:
         prepare()
-        message, written = _outcome(call, file, finish)
-        end()
-        _send_rest(session)
-        session.send(message, written)
+        return _outcome(call, file, finish)
     except BaseException as error:
-        with contextlib.suppress(OSError):  # the launch is over, and nobody listens
-            _send_rest(session)
-            session.send(raised_by(error))
-        with contextlib.suppress(Exception):  # it may have been this that failed
-            end()
+        _send_error(session, error)
+        return None
 
 
-def _outcome(
-    call: values.Parcel, file: File | None, finish: Callable[[], None]
-) -> tuple[Message, File | None]:
+def close(
+    session: Session, outcome: Outcome, end_process: Callable[[], None] = lambda: None
+) -> None:
+    """Send what came of the call. The end of the process belongs to it: it may raise, or wait."""
+    try:
+        end_process()
+        _send_rest(session)
+        session.send(*outcome)
+    except BaseException as error:
+        _send_error(session, error)
+
+
+def _send_error(session: Session, error: BaseException) -> None:
+    with contextlib.suppress(OSError):  # the launch is over, and nobody listens
+        _send_rest(session)
+        session.send(raised_by(error))
+
+
+def _outcome(call: values.Parcel, file: File | None, finish: Callable[[], None]) -> Outcome:
     """What comes of the call; nothing of it is held when this returns."""
     function, args, kwargs = values.unpack(call, file)
     result = _called(function, args, kwargs)
@@ -158,6 +173,9 @@ def _where(thread: int) -> list[Frame]:
     programs of another core's shape, which never meet.
     """
     frames = _frames_of(thread)
+    if not frames:  # a core's thread, which has returned: the main one ends the process
+        thread = threading.main_thread().ident or 0
+        frames = _frames_of(thread)
     if any(program.is_end(frame) for frame in frames):
         others = [one for one in threading.enumerate() if not one.daemon and one.ident != thread]
         frames = [frame for one in others[:1] for frame in _frames_of(one.ident or 0)] + frames

@@ -123,7 +123,8 @@ def activity(frames: list[Frame]) -> Activity:
     if not frames:
         return SILENT
     if any(program.is_end(frame) for frame in frames):
-        return JOINING if own_frames(frames) else LEAVING
+        joins = any(name == "_shutdown" for _, _, name in frames)  # of Python's threading
+        return JOINING if joins else LEAVING
     if not own_frames(frames[::-1]) and any(name == "prepare" for _, _, name in frames):
         return STARTING  # the function has not been called yet
     public = [(file, name) for file, _, name in frames if not name.startswith(("_", "<"))]

@@ -9,12 +9,14 @@ import multiprocessing as mp
 import os
 import pickle
 import sys
-from collections.abc import Callable
+import threading
+import weakref
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, TextIO
 
 from ..ranks import program, state
-from ..ranks.rank import run
+from ..ranks.rank import Outcome, close, run
 from ..ranks.values import File
 from ..ranks.wire import Printed, Session, Task, current, set_session
 from .debug import wait_for_device
@@ -24,6 +26,11 @@ SPMD, REPLICAS = "SPMD", "one replica a core"  # `Task.backend`
 # What every core gets, the connection that all share, and its lock. Kept here, not passed on:
 # processes of `torch_xla.launch` inherit it, and a connection cannot be pickled.
 _shared: tuple[Task, File | None, Connection, Any]
+
+# The end of a process belongs to the call, so the last of its cores waits for it.
+_unfinished = 0  # cores of this process
+_last: tuple[Session, Outcome] | None = None
+_finishing = threading.Lock()
 
 
 def main(
@@ -35,6 +42,7 @@ def main(
     file: File | None,
 ) -> None:
     """Run all cores; what XLA prints, which knows no cores, goes to `output`. Never returns."""
+    global _unfinished
     program.begin(output, last_words.descriptor)
     imported = dict(os.environ)  # torch_xla, imported by the server, left its own settings here
     todo: Task = pickle.loads(task)
@@ -44,12 +52,16 @@ def main(
     import torch_xla.runtime as xr
 
     share(todo, file, connection)
-    if todo.backend == SPMD:
-        _run_core(0, xr.use_spmd)
-    elif os.environ["PJRT_DEVICE"] == "TPU":
+    if todo.backend != SPMD and os.environ["PJRT_DEVICE"] == "TPU":
         chips()  # a process each
     else:
-        _threads()
+        _unfinished = len(ranks)
+        if todo.backend == SPMD:
+            _run_core(0, xr.use_spmd)
+        else:
+            _threads()
+    if _last:
+        close(*_last, program.end)
     program.leave(connection)
 
 
@@ -80,11 +92,24 @@ def _threads() -> None:
         replicas.make_tokens()
 
     replicas.install()
+    if tqdm := sys.modules.get("tqdm.std"):  # the server imports it, where it is installed
+        vars(tqdm)["tqdm"]._instances = _BarsOfCores()
 
     def one() -> None:
         _run_core(xr.global_ordinal(), replicas.prepare)
 
     pjrt._run_thread_per_device(0, 1, one, initialize)
+
+
+class _BarsOfCores(weakref.WeakSet):
+    """tqdm's progress bars: of those that there are, a core's new one counts its own."""
+
+    def add(self, item: Any) -> None:
+        item.core = current()
+        super().add(item)
+
+    def __iter__(self) -> Iterator:
+        return (bar for bar in super().__iter__() if bar.core is current())
 
 
 def start_autograd() -> None:
@@ -95,11 +120,19 @@ def start_autograd() -> None:
 
 
 def _run_core(core: int, prepare: Callable[[], None] = lambda: None) -> None:
+    global _unfinished, _last
     task, file, connection, lock = _shared
     session = Session(core, connection, task.started, lock)
     set_session(session, whole_process=False)
     # Only when its device has finished has a function come to its end.
-    run(session, task.call, file, prepare, finish=wait_for_device)
+    outcome = run(session, task.call, file, prepare, finish=wait_for_device)
+    with _finishing:
+        _unfinished -= 1
+        is_last = _unfinished == 0
+    if outcome and is_last:
+        _last = session, outcome
+    elif outcome:
+        close(session, outcome)
 
 
 class _ByCore:

@@ -1,5 +1,7 @@
 """What is said of ranks that wait: pure text, of stacks and times."""
 
+import threading
+
 import pytest
 
 from course_utils.errors import PACKAGE
@@ -19,6 +21,8 @@ WAITS = [
 MEETING = ("/site-packages/torch/distributed/rendezvous.py", 2, "_create_c10d_store")
 JOINS = [MEETING, (C10D, 3, "init_process_group")]
 BACKWARD = ("/site-packages/torch/autograd/graph.py", 2, "_engine_run_backward")
+END = (program.__file__, 1, "end")
+SHUTDOWN = (threading.__file__, 1, "_shutdown")
 STEP = ("/site-packages/torch_xla/core/xla_model.py", 2, "mark_step")
 
 
@@ -32,7 +36,8 @@ STEP = ("/site-packages/torch_xla/core/xla_model.py", 2, "mark_step")
         ([*JOINS, (f"{PACKAGE}/ranks/rank.py", 2, "prepare")], "rank 0 is starting"),
         ([BACKWARD, CELL], "rank 0 waits in backward"),
         ([STEP, CELL], "rank 0 waits in mark_step"),
-        ([CELL, (program.__file__, 1, "end")], "rank 0 has returned, and a thread of its own is"),
+        ([CELL, SHUTDOWN, END], "rank 0 has returned, and a thread of its own is"),
+        ([CELL, END], "rank 0 has returned, and runs exit handlers"),
     ],
 )
 def test_activity(frames, words):

@@ -1,7 +1,9 @@
 """`xla.launch` on virtual cores: what comes back, by core; SPMD; every way to fail, in words."""
 
+import atexit
 import ctypes
 import sys
+import threading
 import time
 from multiprocessing import forkserver
 
@@ -49,6 +51,44 @@ def test_devices_prints_and_metrics_by_core(capsys):
     assert all(f"[core {core}] I am {core}" in printed for core in range(8))
     assert run.column("loss", rank=2) == [2.0, 2.1, 2.2]
     assert plot.data["loss"][1] == ([0, 1, 2], [1.0, 1.1, 1.2])
+
+
+@pytest.mark.parametrize("spmd", [False, True])
+def test_the_end_of_their_process_belongs_to_the_call(spmd, tmp_path):
+    file = tmp_path / "written"
+
+    def later() -> None:
+        time.sleep(0.3)
+        file.write_text("by a thread")
+
+    def work() -> str:
+        threading.Thread(target=later).start()
+        atexit.register(lambda: print("bye"))
+        return "result"
+
+    run = xla.launch(work, cores=2, spmd=spmd, show=False)
+    assert set(run.results) == {"result"}
+    assert file.read_text() == "by a thread"
+
+
+def test_a_thread_that_does_not_end():
+    def work() -> None:
+        threading.Thread(target=time.sleep, args=(600,)).start()
+
+    with pytest.raises(RankError, match=r"time limit of 3 s\n.* has returned, and a thread"):
+        xla.launch(work, cores=2, time_limit=3)
+
+
+def test_a_core_sees_its_own_bars_only():
+    """Where tqdm would count the bars of all threads, and draw each below the others."""
+    tqdm = pytest.importorskip("tqdm")
+
+    def work() -> None:
+        for _ in tqdm.tqdm(range(4), desc="steps"):
+            time.sleep(0.2)  # so that all cores have a bar
+
+    run = xla.launch(work, cores=3, show=False)
+    assert all("\n\n" not in text and "4/4" in text for text in run.output)
 
 
 def test_arguments_and_closures_travel_by_value_again_and_again():
