@@ -363,4 +363,4 @@ def curves_png(
         phases=phases,
         foot=foot,
     )
-    return Picture("", alt, png=drawing.png())
+    return Picture("", f"{title}: {alt}" if title else alt, png=drawing.png())
