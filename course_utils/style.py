@@ -37,7 +37,7 @@ _WORDS = {
     "backward": "backward",
     "communication": "communication all-to-all reduce gather scatter broadcast "
     "send recv receive barrier",
-    "optimizer": "optimizer step update",
+    "optimizer": "optimizer update",
     "idle": "idle wait waiting bubble",
 }
 _ROLE_OF = {word: role for role, words in _WORDS.items() for word in words.split()}

@@ -44,7 +44,7 @@ def test_role_of_a_span_by_its_name():
         "forward": "forward",
         "Forward 3": "forward",
         "all_reduce bucket 2": "communication",
-        "step": "optimizer",
+        "step": "other",
         "all-gather": "communication",
         "send activations": "communication",
         "optimizer.step": "optimizer",

@@ -22,7 +22,7 @@ Series = list[Stretch]  # of one rank or name in one panel
 Look = tuple[str, str]  # colour, dashes
 
 POINTS = 240  # drawn of a series: more than a panel has pixels adds nothing
-HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 226, 26, 40, 50, 60  # of a panel, px
+HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 226, 26, 40, 50, 70  # of a panel, px
 HIGH = HEIGHT - TOP - BOTTOM  # of what the curves are drawn in, px
 GAP, LINE = 4, 20  # between panels; height of a line of text above and below them, px
 GRID = f'stroke="currentColor" stroke-opacity="{style.GRID}"'
@@ -332,15 +332,20 @@ def _ends(
 
 
 def _write_ends(drawing: Drawing, ends: dict[str, tuple[float, float, str]]) -> None:
-    """Last values or names, to the right of the lines' ends or a little above them."""
-    shown = sorted(ends.items(), key=lambda end: -end[1][1])  # the lowest first
-    last_x, last_y = -math.inf, 0.0
-    for text, (x, y, color) in shown:
-        if abs(x - last_x) < RIGHT:
-            y = min(y, last_y - 13)
-        drawing.lines.append(([(x + 8, y - 3), (x + 8, y + 3)], color, 3, ""))
-        drawing.texts.append((x + 13, y + 4, text, "start", True))
-        last_x, last_y = x, y
+    """Last values or names, with lines to them from where their series end: those of ends that are
+    near each other stand in a column, to the right of the last.
+    """
+    before, above = -math.inf, 0.0
+    for text, (x, y, color) in sorted(ends.items(), key=lambda end: -end[1][1]):  # the lowest first
+        last = max(end for end, _, _ in ends.values() if end - x < RIGHT)
+        level = y + 6 if x < last else y  # a line to the right passes below the other ends
+        if last == before:
+            level = min(level, above)
+        left = last + 8
+        drawing.lines.append(([(x, y), (left, level)], color, 1, ""))
+        drawing.lines.append(([(left, level - 3), (left, level + 3)], color, 3, ""))
+        drawing.texts.append((left + 5, level + 4, text, "start", True))
+        before, above = last, level - 13
 
 
 def _write_legend(drawing: Drawing, names: dict[str, Look]) -> None:
@@ -387,4 +392,4 @@ def curves_png(
         phases=phases,
         foot=foot,
     )
-    return Picture("", alt, png=drawing.png())
+    return Picture("", f"{title}: {alt}" if title else alt, png=drawing.png())

@@ -9,6 +9,7 @@ box behind it, then `Picture("", alt, png=to_png(figure))`.
 import html
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,16 +51,19 @@ def player(
     """Frames (HTML, SVG) to step through with buttons, a slider or the arrow keys, each with a
     caption below it.
 
-    It works in a saved page with no kernel; without JavaScript the first frame is shown.
+    It works in a saved page with no kernel; without JavaScript the first frame is shown, without
+    the words in an SVG.
     """
     pages = [frame if isinstance(frame, str) else frame.html for frame in frames]
+    # Of an SVG that JupyterLab does not trust it shows the words alone.
+    first = re.sub("<text.*?</text>", "", pages[0])
     alt = f"{title}: {alt}"
     data = {"frames": pages, "captions": [*captions]}
     # "</script>" inside a frame must not end the script that holds it.
     stored = json.dumps(data).replace("<", "\\u003c")
     return Picture(
         f'<div data-course-player {controls(alt)} style="{style.BOX}">{heading(title)}'
-        f"<div data-stage>{pages[0]}</div>"
+        f"<div data-stage>{first}</div>"
         f'<div data-line aria-live="polite" style="min-height:18px">1 of {len(pages)}: '
         f"{html.escape(captions[0])}</div>"
         f'<script type="application/json">{stored}</script>'

@@ -106,7 +106,7 @@ def _draw(ax: Any, parts: Sequence[Part], label: str, left: float, top: float, m
         w, h = wide * columns, high * rows
         everywhere = len(ranks) == len(parts) > 1
         color = style.color(ranks[0])
-        look: dict[str, Any] = {"fc": color, "alpha": 0.9, "lw": 0}
+        look: dict[str, Any] = {"fc": color, "lw": 0}
         text = ",".join(map(str, ranks))
         if everywhere:  # hollow: grey is the colour of a rank, too
             look = {"fc": "none", "ec": style.GREY, "lw": 1}
@@ -122,6 +122,6 @@ def _draw(ax: Any, parts: Sequence[Part], label: str, left: float, top: float, m
                 text,
                 ha="center" if fits else "left",
                 va="center_baseline",
-                color=style.GREY if everywhere else "white",
+                color=style.GREY if everywhere else style.ink(color),
                 fontsize=SMALL,
             )

@@ -80,7 +80,7 @@ def _text(cell: object) -> str:
 
 
 SQUARE = "width:13px;height:13px;box-sizing:border-box;border-radius:2px"
-LINE = "display:flex;align-items:center;padding:2px 0"
+LINE = "display:flex;align-items:center;padding:4px 0"
 
 
 def shares(

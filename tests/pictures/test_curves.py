@@ -85,7 +85,7 @@ def test_odd_series_still_draw(series, log):
         {"m": series}, alt="x", title="costs $\\bad", log_x=log, log_y=log, foot="$x_$"
     )
     assert picture.png.startswith(b"\x89PNG"), "a dollar begins no formula"
-    assert picture._repr_png_()[1] == {"width": 560, "alt": "x"}
+    assert picture._repr_png_()[1] == {"width": 560, "alt": "costs $\\bad: x"}
 
 
 def test_last_values_stand_at_the_ends_of_lines_and_not_on_each_other():

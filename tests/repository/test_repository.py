@@ -106,6 +106,8 @@ def test_notebook_was_run_from_top_to_bottom_and_is_fit_to_commit(notebook):
             errors = [out.ename for out in cell.outputs if out.output_type == "error"]
             assert not errors, f"cell {cell.execution_count} ended in {errors[0]}"
     assert len(text.encode()) <= 500_000, "at most 500 KB with its outputs"
+    sections = re.findall(r'"## (\d)', text)
+    assert sections == [*"12345"][: len(sections)], "a numbered section lacks its heading"
     kernel = nbformat.read(notebook, 4).metadata.kernelspec
     wanted = (
         ("xla", "PyTorch/XLA")
