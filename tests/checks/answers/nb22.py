@@ -184,12 +184,6 @@ def sharded():
     )
 
 
-def ceiling(rows, batch, pieces, ranks):
-    each, _, _ = plan_epoch(rows, batch, pieces, ranks)
-    steps = -(-rows // batch)
-    return each, steps, max(rows - steps * batch, 0)
-
-
 def rounded_down(rows, batch, pieces, ranks):
     each = batch // pieces // ranks
     return each, rows // batch, rows % batch
@@ -204,8 +198,7 @@ def padded(rows, batch, pieces, ranks):
 def dealt_by_two_rests(rows, batch, pieces, ranks):
     if batch % pieces or batch % ranks:
         raise ValueError(batch)
-    each = batch // pieces // ranks
-    return each, rows // batch, rows % batch
+    return rounded_down(rows, batch, pieces, ranks)
 
 
 def from_one_division(rows, batch, pieces, ranks):
@@ -231,5 +224,5 @@ RIGHT = {
 }
 WRONG = {
     "convert": [edited(*edits) for edits in WRONG_BY_NAME.values()],
-    "plan_epoch": [ceiling, rounded_down, padded, dealt_by_two_rests],
+    "plan_epoch": [rounded_down, padded, dealt_by_two_rests],
 }
