@@ -38,7 +38,7 @@ from ..style import plural
 from .compare import AtMost, kind
 from .exercise import AT, exercise
 
-ROWS, TESTS, FEATURES = 109, 23, 8
+ROWS, TESTS, FEATURES = 118, 23, 8  # with rows that a sampler adds, 3 ranks take another step
 BATCH, PIECES, STEPS = 24, 2, 4  # STEPS of an epoch; a piece is left over on 1, 2 and 3 ranks
 PLANS = (1, 2, 3, 4, 6)  # numbers of ranks
 LIMIT = 15.0  # seconds for a run, which takes less than one
@@ -72,7 +72,7 @@ def datasets(spoilt: int) -> tuple[data.TensorDataset, data.TensorDataset]:
     """Rows that are known by their first number; of the labels to validate with, every `spoilt`-th
     is right.
     """
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(6)  # in `stopped`, no share ends with all rows
     x = torch.randn(ROWS + TESTS, FEATURES, generator=generator, dtype=torch.float64)
     y = x[:, 1:4].argmax(1)
     x[:, 0] = torch.arange(1, len(x) + 1) / len(x)
@@ -343,7 +343,7 @@ def numbers(history: Any) -> Tensor:
 
 def shape(history: Any) -> Any:
     try:
-        return list(numbers(history).shape)
+        return " of ".join(map(str, numbers(history).shape))
     except (TypeError, ValueError):
         return kind(history)
 
@@ -467,14 +467,14 @@ def without_pieces(rows, batch, pieces, ranks):
 )
 def _(answer):
     for rows, batch, pieces, ranks in (
-        *((1438, 48, 1, 1), (1438, 48, 2, 2), (1438, 64, 2, 4), (109, 24, 2, 3)),
+        *((1438, 48, 1, 1), (1438, 48, 2, 2), (1438, 64, 2, 4), (118, 24, 2, 3)),
         *(
             (rows, 24, pieces, ranks)
             for rows in (7, 96, 131)
             for pieces in (1, 2)
             for ranks in PLANS
         ),
-        *((100, 10, 3, 1), (100, 10, 1, 4), (1438, 50, 2, 4)),
+        *((100, 10, 3, 1), (100, 10, 1, 4), (1438, 52, 2, 4)),
     ):
         call = f"plan_epoch({rows}, {batch}, {pieces}, {ranks})"
         planned = None

@@ -96,6 +96,7 @@ WRONG_BY_NAME = {
     ],
     "rng_not_saved": [("torch.set_rng_state(random[rank])", "")],
     "rng_of_rank_0": [("random[rank]", "random[0]")],
+    "sampler_pads": [(SAMPLER, "data.DistributedSampler(train)")],
     "sampler_seed_by_rank": [
         (SAMPLER, "data.DistributedSampler(train, seed=rank, drop_last=True)")
     ],
@@ -183,15 +184,21 @@ def sharded():
     )
 
 
-def ceiling(rows, batch, pieces, ranks):
-    each, _, _ = plan_epoch(rows, batch, pieces, ranks)
-    steps = -(-rows // batch)
-    return each, steps, max(rows - steps * batch, 0)
-
-
 def rounded_down(rows, batch, pieces, ranks):
     each = batch // pieces // ranks
     return each, rows // batch, rows % batch
+
+
+def padded(rows, batch, pieces, ranks):
+    each, _, _ = plan_epoch(rows, batch, pieces, ranks)
+    steps = -(-rows // ranks) // each // pieces
+    return each, steps, rows - steps * batch
+
+
+def dealt_by_two_rests(rows, batch, pieces, ranks):
+    if batch % pieces or batch % ranks:
+        raise ValueError(batch)
+    return rounded_down(rows, batch, pieces, ranks)
 
 
 def from_one_division(rows, batch, pieces, ranks):
@@ -217,5 +224,5 @@ RIGHT = {
 }
 WRONG = {
     "convert": [edited(*edits) for edits in WRONG_BY_NAME.values()],
-    "plan_epoch": [ceiling, rounded_down],
+    "plan_epoch": [rounded_down, padded, dealt_by_two_rests],
 }
