@@ -100,20 +100,6 @@ def test_the_environment_is_that_of_torchrun():
     assert both == [[str(rank), str(rank), "2", "2", "0", "127.0.0.1"] for rank in range(2)]
 
 
-def test_a_function_may_open_the_process_group_itself():
-    def own():
-        assert not dist.is_initialized()
-        dist.init_process_group("gloo")
-        total = torch.ones(1)
-        dist.all_reduce(total)
-        dist.destroy_process_group()
-        return total.item()
-
-    run = launch(own, ranks=2, device="cpu", init_group=False)
-    assert run.results == [2.0, 2.0]
-    assert run.backend is None
-
-
 def test_environment_and_folder_are_those_of_now_not_of_the_servers_start(monkeypatch, tmp_path):
     launch(dist.get_rank, ranks=1)
     monkeypatch.setenv("COURSE_TEST", "new")
