@@ -64,12 +64,7 @@ ADVICE = (  # the first that fits counts
         "SIGABRT",
         ["XLA's CPU client"],
     ),
-    Advice(
-        NO_GPU,
-        "",
-        ["cpu"],
-        r"(?i)cuda|nccl|nvidia|accelerator device|device_ids|device string: None",
-    ),
+    Advice(NO_GPU, "", ["cpu"], GPU_WORDS),
     Advice(NO_GPU, "ZeroDivisionError", ["cpu"], line="device_count"),
     Advice(NO_GPU, "AttributeError", ["cpu"], "NoneType", line="accelerator"),
 )
