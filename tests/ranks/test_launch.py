@@ -171,19 +171,13 @@ def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
     assert done.stdout.count("CourseError launch was called inside a rank") == 2
 
 
-def test_the_folder_for_temporary_files_may_have_a_long_name(tmp_path):
+def test_a_script_needs_no_main_guard_and_no_short_folder_for_temporary_files(tmp_path):
     folder = tmp_path / ("scheduler" * 10)
     folder.mkdir()
-    code = "from course_utils import launch\nprint(launch(lambda: 1, ranks=2).results)"
-    done = python("-c", code, env=os.environ | {"TMPDIR": str(folder)})
-    assert done.stdout == "[1, 1]\n", done.stderr
-
-
-def test_a_script_needs_no_main_guard(tmp_path):
     script = tmp_path / "plain.py"
     script.write_text(
         "from course_utils import launch\nimport torch.distributed as dist\n"
         "def f(): return dist.get_rank()\nprint(launch(f, ranks=2).results)\n"
     )
-    done = python(script)
+    done = python(script, env=os.environ | {"TMPDIR": str(folder)})
     assert done.stdout == "[0, 1]\n", done.stderr

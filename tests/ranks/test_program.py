@@ -3,11 +3,10 @@
 import os
 import zipfile
 
-import psutil
 import pytest
 
-from course_utils import RankError, launch
-from tests.kernel import gone, posix
+from course_utils import launch
+from tests.kernel import posix
 
 pytestmark = posix
 
@@ -165,25 +164,6 @@ def test_who_waits_for_a_thread_of_its_own_is_named(kernel):
     """)
     assert "ranks 0, 1 have returned, and threads are here:" in answer.shown
     assert "in save\n      def save(): time.sleep(600)" in answer.shown
-
-
-def test_children_in_sessions_of_their_own_end_with_their_rank():
-    import subprocess
-    import sys
-
-    def leave(fails):
-        pid = subprocess.Popen(
-            [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
-        ).pid
-        if fails:
-            raise ValueError(pid)
-        return pid
-
-    [pid] = launch(leave, False, ranks=1).results
-    with pytest.raises(RankError) as caught:
-        launch(leave, True, ranks=1)
-    pids = [pid, int(str(caught.value).split("ValueError: ")[1].split()[0])]
-    assert not gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
 
 
 def test_a_function_may_choose_how_processes_start_and_shared_memory_goes():
