@@ -158,7 +158,7 @@ def _where(thread: int) -> list[Frame]:
     programs of another core's shape, which never meet.
     """
     frames = _frames_of(thread)
-    if any(program.is_end(frame) for frame in frames):
+    if program.is_ending(frames):
         others = [one for one in threading.enumerate() if not one.daemon and one.ident != thread]
         frames = [frame for one in others[:1] for frame in _frames_of(one.ident or 0)] + frames
     return frames

@@ -15,7 +15,7 @@ from ..machine import usable_cores
 from ..pictures.live import LivePlot
 from ..ranks import state
 from ..ranks.call import checked
-from ..ranks.launcher import check_live, pack_call
+from ..ranks.launcher import pack_call
 from ..ranks.run import Run
 from ..ranks.supervisor import Supervisor
 from ..ranks.wire import Task
@@ -80,7 +80,6 @@ def launch(
     of `launch`.
     """
     started = time.perf_counter()
-    check_live(live)
     _versions()
     real = _choose_device() == "TPU"
     there = _tpu_cores() if real else VIRTUAL_CORES
