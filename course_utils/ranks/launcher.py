@@ -94,7 +94,7 @@ def launch(
             timeout=None if time_limit is None else time_limit + 60,
             started=started,
         )
-        run = Run(count, kind, backend, [None] * count)
+        run = Run(count, kind, backend)
         processes = [[number] for number in range(count)]
         supervisor = Supervisor(run, rank.main, processes, live=live, show=show)
     return supervisor.supervise(task, file, time_limit)

@@ -71,6 +71,7 @@ class Supervisor:
         show: bool,
     ) -> None:
         self.run, self.live = run, live
+        run.results = [None] * run.ranks
         self.main, self.processes = main, processes
         self.output = Output(run.unit, show=show)
         self.status = Status()

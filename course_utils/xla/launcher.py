@@ -110,9 +110,9 @@ def launch(
 
     where = "a TPU" if real else "XLA's CPU client"
     if spmd:
-        run = Run(1, f"{cores} devices of {where}", task.backend, [None], unit="program")
+        run = Run(1, f"{cores} devices of {where}", task.backend, unit="program")
     else:
-        run = Run(cores, where, task.backend, [None] * cores, unit="core")
+        run = Run(cores, where, task.backend, unit="core")
     everyone = [*range(run.ranks)]
     supervisor = Supervisor(run, core.main, [everyone], live=live, show=show)
     return supervisor.supervise(task, file, time_limit)
