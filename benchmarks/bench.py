@@ -40,23 +40,19 @@ class Kernel:
             code,
             timeout=LIMIT,
             output_hook=lambda _: None,
-            user_expressions={"value": f"repr({expression})"},
+            user_expressions={"value": expression},
         )
         _raise(reply["content"])
         value = reply["content"]["user_expressions"]["value"]
         _raise(value)
-        return ast.literal_eval(ast.literal_eval(value["data"]["text/plain"]))
+        return ast.literal_eval(value["data"]["text/plain"])
 
     def begin(self, code: str) -> Callable[[], None]:
         """Start a cell; the result waits for its end and raises what it raised."""
-        sent = self._client.execute(code, allow_stdin=False)
+        self._client.execute(code, allow_stdin=False)
 
         def finish() -> None:
-            while True:
-                reply = self._client.get_shell_msg(timeout=LIMIT)
-                if reply["parent_header"]["msg_id"] == sent:
-                    break
-            _raise(reply["content"])
+            _raise(self._client.get_shell_msg(timeout=LIMIT)["content"])
 
         return finish
 

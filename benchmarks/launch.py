@@ -155,9 +155,8 @@ def held(kernel: Kernel, folder: Path) -> float:
     added = memory(kernel.pid) - before
     (folder / "go").touch()
     finish()
-    for file in folder.glob("ready*"):
+    for file in [folder / "go", *folder.glob("ready*")]:
         file.unlink()
-    (folder / "go").unlink()
     return added
 
 

@@ -43,7 +43,7 @@ from torch.utils._pytree import tree_map_only
 
 from ..errors import CourseError, RankError
 from ..machine import pick
-from ..ranks.failures import Failure, failed, raised_by
+from ..ranks.failures import failed, raised_by
 from ..ranks.launcher import launch
 from ..ranks.run import Run
 from ..ranks.values import CannotBeSent
@@ -223,8 +223,8 @@ def _in_this_process(seconds: float, function: Callable, *args: Any) -> Outcome:
         except CourseError:
             raise
         except (Exception, SystemExit) as error:
-            first = Failure(0.0, 0, *raised_by(error)[1:])
-            raise failed(Run(1, "cpu", None, output=[printed.getvalue()]), first, {}) from None
+            run = Run(1, "cpu", None, output=[printed.getvalue()])
+            raise failed(run, 0, raised_by(error), {}) from None
 
 
 def _run_probe(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import CourseError
+from ..pictures.live import LivePlot
 from .wire import current
 
 P = ParamSpec("P")
@@ -30,6 +31,7 @@ def checked(launcher: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(launcher)
     def launch(function: Callable, *args: Any, **options: Any) -> R:
         check_place()
+        check_live(options.get("live"))
         kwargs = {name: value for name, value in options.items() if name not in own}
         check(function, args, kwargs, own & options.keys(), cores="cores" in own)
         return launcher(function, *args, **options)  # ty: ignore[invalid-argument-type]
@@ -48,6 +50,11 @@ def check_place() -> None:
             "launch was called inside a rank, of another launch or of torchrun, and ranks cannot "
             "start ranks: call launch in the notebook, and the function itself in the rank."
         )
+
+
+def check_live(live: Any) -> None:
+    if not isinstance(live, LivePlot | None):
+        raise CourseError(f'live={live!r}: give a plot of what ranks report, as LivePlot("loss").')
 
 
 def check(

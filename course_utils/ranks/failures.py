@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ..errors import PACKAGE, Frame, RankError, frames_of, location, own_frames
 from .run import Run
 from .whereabouts import Activity, RanksAt, Stacks, grouped, listed, returned, sentences
-from .wire import Raised
+from .wire import Failure
 
 MOST_MESSAGE = 2_000  # characters of an error's message
 MOST_CAUSES = 3  # errors that led to an error, and members of a group
@@ -64,28 +64,10 @@ ADVICE = (  # the first that fits counts
         "SIGABRT",
         ["XLA's CPU client"],
     ),
-    Advice(
-        NO_GPU,
-        "",
-        ["cpu"],
-        r"(?i)cuda|nccl|nvidia|accelerator device|device_ids|device string: None",
-    ),
+    Advice(NO_GPU, "", ["cpu"], GPU_WORDS),
     Advice(NO_GPU, "ZeroDivisionError", ["cpu"], line="device_count"),
     Advice(NO_GPU, "AttributeError", ["cpu"], "NoneType", line="accelerator"),
 )
-
-
-class Failure(NamedTuple):
-    """What ended a launch; the first one counts, and a death before all that the others raised
-    because of it.
-    """
-
-    time: float
-    rank: int | None
-    cause: str
-    happened: str  # "raised ValueError: bad shard"
-    frames: list[Frame]  # outermost first
-    traceback: str  # "" for a process that died
 
 
 class Report(NamedTuple):
@@ -103,18 +85,15 @@ class Report(NamedTuple):
         return f"{self.label} {self.happened}"
 
 
-def failed(run: Run, first: Failure, stacks: Stacks) -> RankError:
+def failed(run: Run, rank: int | None, first: Failure, stacks: Stacks) -> RankError:
     """A rank raised or died; `stacks`: where the others were."""
     lines = [location(frame) for frame in own_frames(first.frames)[-3:]]
-    if first.rank is None:
-        label = f"the process of the {run.units}"
-    else:
-        label = run.label(first.rank)
+    label = f"the process of the {run.units}" if rank is None else run.label(rank)
     report = Report(label, first.happened, lines, grouped(stacks))
     others = [f"meanwhile {line}" for line in sentences(report.groups, run.unit)]
     return RankError(
         [report.sentence, *lines, *others, advice(first, run.device, lines)],
-        rank=first.rank,
+        rank=rank,
         cause=first.cause,
         traceback=first.traceback,
         run=run,
@@ -159,7 +138,7 @@ def too_late(run: Run, limit: float, done: set[int], stacks: Stacks) -> RankErro
     )
 
 
-def raised_by(error: BaseException) -> Raised:
+def raised_by(error: BaseException) -> Failure:
     """What a rank tells of an exception."""
     name = type(error).__name__
     if isinstance(error, SystemExit):
@@ -168,7 +147,7 @@ def raised_by(error: BaseException) -> Raised:
         happened = f"raised {in_full(error)}"
     frames = [one for one in frames_of(error) if not one[0].startswith(PACKAGE)]
     formatted = "".join(traceback.format_exception(error))
-    return Raised(time.perf_counter(), name, happened, frames, formatted)
+    return Failure(time.perf_counter(), name, happened, frames, formatted)
 
 
 def in_full(error: BaseException) -> str:
@@ -202,7 +181,7 @@ def _in_words(error: BaseException) -> str:
     return "".join([f"{name}: {message}" if message else name, *notes])
 
 
-def died(rank: int | None, exitcode: int, stack: str, printed: str) -> Failure:
+def died(exitcode: int, stack: str, printed: str) -> Failure:
     """What is known of a process that ended by itself.
 
     Args:
@@ -211,12 +190,12 @@ def died(rank: int | None, exitcode: int, stack: str, printed: str) -> Failure:
     """
     if exitcode >= 0:
         happened = f"ended with exit code {exitcode} before its function returned"
-        return Failure(0.0, rank, "Exit", happened, [], "")
+        return Failure(0.0, "Exit", happened, [], "")
     name = signal.Signals(-exitcode).name
     happened = f"{ENDS.get(name, 'was ended')} ({name})"
     if words := LAST_WORDS.findall(printed):
         happened += f": {words[-1][:MOST_MESSAGE]}"
-    return Failure(0.0, rank, name, happened, _frames_in(stack), "")
+    return Failure(0.0, name, happened, _frames_in(stack), "")
 
 
 def _frames_in(stack: str) -> list[Frame]:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from .. import tpus
 
@@ -93,13 +94,13 @@ def _let_the_function_join(joined: str | None, rank: int, ranks: int) -> None:
     script expects of them; `joined`: over what `launch` has joined.
     """
     import torch.distributed as dist
-    from torch.distributed import distributed_c10d
+    from torch.distributed import device_mesh, distributed_c10d
 
     init, destroy = dist.init_process_group, dist.destroy_process_group
     signature = inspect.signature(init)
-    address = _address()
+    port = os.environ["MASTER_PORT"]
     expected = joined is not None  # that the function joins what launch has joined, once
-    joins = int(expected)  # at this address
+    joins = int(expected)  # over the store at this port
 
     @functools.wraps(init)
     def join(*args: Any, **kwargs: Any) -> None:
@@ -112,12 +113,11 @@ def _let_the_function_join(joined: str | None, rank: int, ranks: int) -> None:
             expected = False
             return
         # Elsewhere nobody holds a store for the ranks, so rank 0 is to open one.
-        urls = (None, "env://", "tcp://{}:{}".format(*address))
-        here = asked.get("init_method") in urls and _address() == address
+        here = _port(asked.get("init_method")) == port
         os.environ[AGENT_STORE] = str(here)
         if here and "store" not in asked:
             if joins:  # what the group before has left in the store would mislead this one
-                store = dist.TCPStore(*address, is_master=False)
+                store = dist.TCPStore("127.0.0.1", int(port), is_master=False)
                 asked["store"] = dist.PrefixStore(f"group {joins}", store)
                 asked |= {"init_method": None, "rank": rank, "world_size": ranks}
             joins += 1
@@ -130,13 +130,18 @@ def _let_the_function_join(joined: str | None, rank: int, ranks: int) -> None:
         _left.extend(distributed_c10d._world.pg_map)
         destroy(group)
 
-    for module in (dist, distributed_c10d):
+    for module in (dist, distributed_c10d, device_mesh):
         vars(module).update(init_process_group=join, destroy_process_group=leave)
 
 
-def _address() -> tuple[str, int]:
-    """What the environment says now; a script may set another one."""
-    return os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", 0))
+def _port(url: str | None) -> str:
+    """Where this URL has ranks meet; None: where the environment says now, which a script may set.
+
+    Whatever the host is called, it is this one.
+    """
+    if url is None or url.startswith("env:"):
+        return os.environ.get("MASTER_PORT", "")
+    return str(urlsplit(url).port)
 
 
 def _check_that_it_agrees(asked: dict[str, Any], joined: str, rank: int, ranks: int) -> None:

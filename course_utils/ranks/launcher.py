@@ -78,7 +78,6 @@ def launch(
         RankError: a rank raised, died or never finished; all others were ended.
     """
     started = time.perf_counter()
-    check_live(live)
     count, kind = placement(ranks, device)
     backend = default_backend(kind) if init_group else None
     parcel, file = pack_call(function, args, kwargs)
@@ -95,15 +94,10 @@ def launch(
             timeout=None if time_limit is None else time_limit + 60,
             started=started,
         )
-        run = Run(count, kind, backend, [None] * count)
+        run = Run(count, kind, backend)
         processes = [[number] for number in range(count)]
         supervisor = Supervisor(run, rank.main, processes, live=live, show=show)
     return supervisor.supervise(task, file, time_limit)
-
-
-def check_live(live: LivePlot | None) -> None:
-    if not isinstance(live, LivePlot | None):
-        raise CourseError(f'live={live!r}: give a plot of what ranks report, as LivePlot("loss").')
 
 
 def pack_call(

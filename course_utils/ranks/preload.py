@@ -27,7 +27,8 @@ if find_spec("tqdm"):
 
     # Its bars for notebooks need a kernel; in a rank they are text.
     notebook = types.ModuleType("tqdm.notebook")
-    vars(notebook).update(tqdm=std.tqdm, tqdm_notebook=std.tqdm, trange=std.trange)
+    vars(notebook).update(tqdm=std.tqdm, tqdm_notebook=std.tqdm)
+    vars(notebook).update(trange=std.trange, tnrange=std.trange)
     sys.modules["tqdm.notebook"] = notebook
 
 if find_spec("torch_xla"):

@@ -99,9 +99,9 @@ def _flush() -> None:
                 file.flush()
 
 
-def is_end(frame: Frame) -> bool:
-    """Whether this is where a rank that has returned waits for what `end` waits for."""
-    return frame[0] == __file__ and frame[2] == "end"
+def is_ending(frames: list[Frame]) -> bool:
+    """Whether a rank that is here has returned, and waits for what `end` waits for."""
+    return any(file == __file__ and function == "end" for file, _, function in frames)
 
 
 def leave(connection: Connection) -> NoReturn:

@@ -176,7 +176,7 @@ def _where(thread: int) -> list[Frame]:
     if not frames:  # a core's thread, which has returned: the main one ends the process
         thread = threading.main_thread().ident or 0
         frames = _frames_of(thread)
-    if any(program.is_end(frame) for frame in frames):
+    if program.is_ending(frames):
         others = [one for one in threading.enumerate() if not one.daemon and one.ident != thread]
         frames = [frame for one in others[:1] for frame in _frames_of(one.ident or 0)] + frames
     return frames

@@ -4,7 +4,6 @@ What is not here a rank does not have: random seeds, attributes set on modules, 
 rank changes stays in it.
 """
 
-import contextlib
 import linecache
 import logging
 import os
@@ -24,8 +23,8 @@ INLINE = "module://matplotlib_inline"  # how IPython's backend begins, which nee
 LIBRARIES = ("torch", "c10d-", "strobelight", "tornado", "traitlets", "IPKernelApp", "asyncio")
 SHELL = ("IPython", "ipykernel")
 
-Logger = tuple[str, int, bool, bool, list[tuple]]
-Precision = tuple[Any, str, bool, bool]
+Logger = tuple[str, int, bool, bool, list, list[tuple]]
+Precision = tuple[Any, str, int]
 
 
 def read(env: dict[str, str]) -> bytes:
@@ -99,15 +98,16 @@ def _cells() -> dict[str, tuple]:
 
 
 def _loggers() -> list[Logger]:
-    """Those that were set up here, as (name, level, …, handlers)."""
+    """Those that were set up here, as (name, level, …, filters, handlers)."""
     found: list[Logger] = []
     for name, logger in {"": logging.root, **logging.root.manager.loggerDict}.items():
         if name.startswith(LIBRARIES) or not isinstance(logger, logging.Logger):
             continue
         handlers = [one for one in logger.handlers if not isinstance(one, logging.NullHandler)]
-        if handlers or logger.level or logger.disabled or not logger.propagate:
+        filters = [*filter(_can_be_sent, logger.filters)]
+        if handlers or filters or logger.level or logger.disabled or not logger.propagate:
             parts = [*map(_parts_of, handlers)]
-            found.append((name, logger.level, logger.propagate, logger.disabled, parts))
+            found.append((name, logger.level, logger.propagate, logger.disabled, filters, parts))
     return found
 
 
@@ -120,15 +120,21 @@ def _parts_of(handler: logging.Handler) -> tuple[type, dict[str, Any], str]:
         attributes["mode"] = "a"
         _append(handler)
     stream = str(getattr(getattr(handler, "stream", None), "name", ""))
-    try:
-        cloudpickle.dumps((type(handler), attributes))
-    except Exception:  # a handler may hold anything
+    if not _can_be_sent((type(handler), attributes)):
         plain = logging.StreamHandler()
         plain.setLevel(handler.level)
         if handler.formatter is not None:
             plain.setFormatter(logging.Formatter(handler.formatter._fmt, handler.formatter.datefmt))
         return _parts_of(plain)
     return type(handler), attributes, "stdout" if "stdout" in stream else "stderr"
+
+
+def _can_be_sent(value: object) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # a handler, a filter or a factory may hold anything
+        return False
+    return True
 
 
 def _append(handler: logging.FileHandler) -> None:
@@ -153,34 +159,24 @@ def _handler(kind: Any, attributes: dict[str, Any], stream: str) -> logging.Hand
 
 
 def _set_loggers(loggers: list[Logger]) -> None:
-    for name, level, propagate, disabled, handlers in loggers:
+    for name, level, propagate, disabled, filters, handlers in loggers:
         logger = logging.getLogger(name)
         if logger.level != level:  # for all loggers this takes a millisecond
             logger.setLevel(level)
         logger.propagate, logger.disabled = propagate, disabled
+        logger.filters[:] = filters
         logger.handlers[:] = [_handler(*parts) for parts in handlers]
 
 
-def _log_settings() -> tuple[int, dict[int, str], Any, bool]:
-    """What is set for all loggers; a factory of records only if it can be sent."""
-    factory = logging.getLogRecordFactory()
-    with contextlib.suppress(Exception):
-        cloudpickle.dumps(factory)
-        return logging.root.manager.disable, logging._levelToName, factory, _captures()
-    return logging.root.manager.disable, logging._levelToName, logging.LogRecord, _captures()
-
-
-def _captures() -> bool:
-    return vars(logging)["_warnings_showwarning"] is not None
-
-
-def _set_log_settings(settings: tuple[int, dict[int, str], Any, bool]) -> None:
-    disable, names, factory, captures = settings
-    logging.disable(disable)
+def _set_level_names(names: dict[int, str]) -> None:
     for level, name in names.items():
         logging.addLevelName(level, name)
-    logging.setLogRecordFactory(factory)
-    logging.captureWarnings(captures)
+
+
+def _record_factory() -> Callable[..., logging.LogRecord]:
+    """Python's own in place of one that cannot be sent."""
+    factory = logging.getLogRecordFactory()
+    return factory if _can_be_sent(factory) else logging.LogRecord
 
 
 def _filters() -> list[tuple]:
@@ -197,23 +193,18 @@ def _precision() -> Precision:
 
     with warnings.catch_warnings(action="ignore"):  # torch 2.9 has another name for it, too
         matmul = torch.get_float32_matmul_precision()
-    return (
-        torch.get_default_dtype(),
-        matmul,
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    return torch.get_default_dtype(), matmul, torch.get_deterministic_debug_mode()
 
 
 def _set_precision(precision: Precision) -> None:
     import torch
 
-    dtype, matmul, deterministic, warn_only = precision
+    dtype, matmul, deterministic = precision
     torch.set_default_dtype(dtype)
     with warnings.catch_warnings(action="ignore"):
         torch.set_float32_matmul_precision(matmul)
     if deterministic:
-        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+        torch.use_deterministic_algorithms(True, warn_only=deterministic == 1)
 
 
 STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
@@ -221,7 +212,13 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "folder": (_folder, os.chdir),
     "cells": (_cells, linecache.cache.update),
     "loggers": (_loggers, _set_loggers),
-    "log settings": (_log_settings, _set_log_settings),
+    "disabled levels": (lambda: logging.root.manager.disable, logging.disable),
+    "level names": (lambda: logging._levelToName, _set_level_names),
+    "record factory": (_record_factory, logging.setLogRecordFactory),
+    "captured warnings": (
+        lambda: vars(logging)["_warnings_showwarning"] is not None,
+        logging.captureWarnings,
+    ),
     "warnings": (_filters, _set_filters),
     "precision": (_precision, _set_precision),
 }

@@ -28,13 +28,13 @@ import psutil
 from ..errors import CourseError, RankError, in_words
 from ..pictures.live import LivePlot
 from ..timeline import Span, Timeline
-from .failures import Failure, died, failed, too_late
+from .failures import died, failed, too_late
 from .output import Output, Status
 from .run import Run
 from .server import fork, warm_up
 from .values import File, unpack
 from .whereabouts import Stacks, Whereabouts
-from .wire import At, Metrics, Printed, Raised, Returned, Spans, Task
+from .wire import At, Failure, Metrics, Printed, Returned, Spans, Task
 
 TERMINATE_SECONDS = 2.0  # between asking a process to end and killing it
 END_SECONDS = 2.0  # in which a process that has raised may end as Python does
@@ -71,13 +71,14 @@ class Supervisor:
         show: bool,
     ) -> None:
         self.run, self.live = run, live
+        run.results = [None] * run.ranks
         self.main, self.processes = main, processes
         self.output = Output(run.unit, show=show)
         self.status = Status()
         self.workers: list[Worker] = []
         self.sources: dict[Any, Callable[[], None]] = {}  # what is waited for: who takes it
         self.done: set[int] = set()
-        self.failures: list[Failure] = []
+        self.failures: dict[int | None, Failure] = {}  # by rank; None: cores that share a process
         self.whereabouts = Whereabouts(run)
         self.spans: list[Span] = []
 
@@ -189,8 +190,8 @@ class Supervisor:
                 ]
             case Returned():
                 self._open(worker, rank, message)
-            case Raised():
-                self.failures.append(Failure(message.time, rank, *message[1:]))
+            case Failure():
+                self.failures[rank] = message
 
     def _open(self, worker: Worker, rank: int, message: Returned) -> None:
         """Take a result."""
@@ -205,8 +206,7 @@ class Supervisor:
                 f"{type(error).__name__}: {error}"
             )
             formatted = "".join(traceback.format_exception(error))
-            failure = Failure(0.0, rank, "Result", happened, message.frames, formatted)
-            self.failures.append(failure)
+            self.failures[rank] = Failure(0.0, "Result", happened, message.frames, formatted)
         else:
             self.done.add(rank)
 
@@ -224,8 +224,7 @@ class Supervisor:
         worker.process.join(1)
         while worker.messages in self.sources and worker.messages.poll():
             self._receive(worker)
-        heard_of = self.done | {failure.rank for failure in self.failures}
-        if heard_of.issuperset(worker.ranks):
+        if self._heard_of(worker):
             return
 
         while worker.output in self.sources and worker.output.poll():
@@ -234,21 +233,25 @@ class Supervisor:
         assert exitcode is not None, "its sentinel said that it has ended"
         rank = worker.ranks[0] if len(worker.ranks) == 1 else None
         stack = os.pread(worker.last_words.descriptor, 1 << 20, 0).decode(errors="replace")
-        self.failures.append(died(rank, exitcode, stack, self.output.text(rank)))
+        self.failures[rank] = died(exitcode, stack, self.output.text(rank))
+
+    def _heard_of(self, worker: Worker) -> bool:
+        """Whether all ranks in it have said how they ended."""
+        return (self.done | self.failures.keys()).issuperset(worker.ranks)
 
     def _failed(self) -> RankError:
         end = time.monotonic() + SETTLE_SECONDS
         while (left := end - time.monotonic()) > 0:
             self._poll(left)
-        first = min(self.failures, key=lambda failure: failure.time)
+        first, failure = min(self.failures.items(), key=lambda item: item[1].time)
         stacks: Stacks = {}
-        if not first.traceback:
-            stacks = self.whereabouts.of(set(range(self.run.ranks)) - self.done - {first.rank})
+        if not failure.traceback:
+            stacks = self.whereabouts.of(set(range(self.run.ranks)) - self.done - {first})
             # Peers that lost the connection are no longer where they waited; their errors say it.
-            for failure in self.failures:
-                if failure.traceback and failure.rank is not None:
-                    stacks[failure.rank] = failure.frames[::-1]
-        return failed(self.run, first, stacks)
+            for rank, other in self.failures.items():
+                if other.traceback and rank is not None:
+                    stacks[rank] = other.frames[::-1]
+        return failed(self.run, first, failure, stacks)
 
     # The end.
 
@@ -256,12 +259,10 @@ class Supervisor:
         """End every process, ranks' children included, and close everything; once is enough."""
         for worker in self.workers:
             worker.messages.close()  # who has returned or raised then ends by itself
-        ended = self.done | {failure.rank for failure in self.failures}
         strays: list[psutil.Process] = []
         if len(self.done) < self.run.ranks:
             strays = self._strays()
-        by_themselves = [worker for worker in self.workers if ended.issuperset(worker.ranks)]
-        self._join(by_themselves, END_SECONDS)
+        self._join([*filter(self._heard_of, self.workers)], END_SECONDS)
         for number in (signal.SIGTERM, signal.SIGKILL):
             groups = [worker for worker in self.workers if _signal_group(worker, number)]
             if not groups:

@@ -123,14 +123,20 @@ def pack(
         for (begin, stop), chunk in zip(parts, chunks, strict=True):
             joined[begin:stop] = chunk
         return Parcel(bytes(joined), parts, len(pickler.buffers), storages), None
+
+    free = usable_memory()[1]
+    if end > free:  # a container would end whoever writes it
+        raise CannotBeSent(
+            refusal,
+            f"it takes {size(end)}, and {size(free)} of memory is free. Send what it is made from, "
+            "such as the name of a file",
+        )
     try:
         file = _written(chunks, parts)
     except OSError as error:
         raise CannotBeSent(
             refusal, f"{size(end)} could not be written ({error.strerror})"
         ) from None
-    except MemoryError as error:
-        raise CannotBeSent(refusal, str(error)) from None
     return Parcel(None, parts, len(pickler.buffers), storages), file
 
 
@@ -144,16 +150,7 @@ def _why_not(value: object) -> str:
 
 
 def _written(chunks: list[memoryview], parts: list[Part]) -> File:
-    """A file with these chunks at their places.
-
-    Raises MemoryError, in words, where there is no room: a container would end whoever writes.
-    """
-    needed, free = parts[-1][1], usable_memory()[1]
-    if needed > free:
-        raise MemoryError(
-            f"it takes {size(needed)}, and {size(free)} of memory is free. Send what it is made "
-            "from, such as the name of a file"
-        )
+    """A file with these chunks at their places."""
     file = File.new()
     for (begin, _), chunk in zip(parts, chunks, strict=True):
         written = 0
@@ -312,8 +309,8 @@ class Pickler(cloudpickle.CloudPickler):
         if address not in self.storages:
             self.storages[address] = Storage(len(self.storages), values)
         storage = self.storages[address]
-        storage.add(values)
         layout = values.dtype, values.size(), values.stride(), values.storage_offset()
+        storage.tensors[layout] = values
         of_parameter = isinstance(tensor, torch.nn.Parameter)
         made = _rebuilt, (storage.number, *layout, of_parameter, tensor.requires_grad)
         return *made, vars(tensor) or None, None, None, _set_attributes
@@ -356,16 +353,8 @@ class Storage:
     def __init__(self, number: int, tensor: Tensor) -> None:
         self.number = number
         self.memory = _memory(tensor)
-        self.tensors: dict[tuple, tuple[Part, Tensor]] = {}  # by layout
+        self.tensors: dict[tuple, Tensor] = {}  # by layout
         self.packed: list[Tensor] = []
-
-    def add(self, tensor: Tensor) -> None:
-        layout = tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
-        begin = int(tensor.storage_offset()) * tensor.itemsize
-        steps = zip(tensor.size(), tensor.stride(), strict=True)
-        last = sum((count - 1) * stride for count, stride in steps)
-        end = begin + (last + 1) * tensor.itemsize if tensor.numel() else begin
-        self.tensors[layout] = (begin, end), tensor
 
     def pieces(self) -> list[tuple[int, bool, memoryview]]:
         """What is to be sent, as (first byte, whether it is one packed tensor, data).
@@ -375,8 +364,7 @@ class Storage:
         whole = self.memory
         stretches = self._stretches()
         if 2 * sum(end - begin for begin, end, _ in stretches) >= len(whole):
-            everything = [tensor for _, tensor in self.tensors.values()]
-            stretches = [(0, len(whole), everything)]
+            stretches = [(0, len(whole), [*self.tensors.values()])]
         pieces: list[tuple[int, bool, memoryview]] = []
         for begin, end, tensors in stretches:
             first = tensors[0]
@@ -391,13 +379,23 @@ class Storage:
     def _stretches(self) -> list[tuple[int, int, list[Tensor]]]:
         """From the first to the last byte of tensors that overlap."""
         stretches: list[tuple[int, int, list[Tensor]]] = []
-        for (begin, end), tensor in sorted(self.tensors.values(), key=lambda item: item[0]):
+        for tensor in sorted(self.tensors.values(), key=_extent):
+            begin, end = _extent(tensor)
             if stretches and begin < stretches[-1][1]:
                 first, last, before = stretches.pop()
                 stretches.append((first, max(last, end), [*before, tensor]))
             else:
                 stretches.append((begin, end, [tensor]))
         return stretches
+
+
+def _extent(tensor: Tensor) -> Part:
+    """From its first to its last byte, in its storage."""
+    begin = int(tensor.storage_offset()) * tensor.itemsize
+    steps = zip(tensor.size(), tensor.stride(), strict=True)
+    last = sum((count - 1) * stride for count, stride in steps)
+    end = begin + (last + 1) * tensor.itemsize if tensor.numel() else begin
+    return begin, end
 
 
 def _rebuilt(

@@ -122,7 +122,7 @@ def activity(frames: list[Frame]) -> Activity:
     """What a rank is doing, innermost frame first."""
     if not frames:
         return SILENT
-    if any(program.is_end(frame) for frame in frames):
+    if program.is_ending(frames):
         joins = any(name == "_shutdown" for _, _, name in frames)  # of Python's threading
         return JOINING if joins else LEAVING
     if not own_frames(frames[::-1]) and any(name == "prepare" for _, _, name in frames):

@@ -65,17 +65,21 @@ class Returned(NamedTuple):
     parcel: Parcel
 
 
-class Raised(NamedTuple):
-    """What the function raised, or what kept its result from being sent."""
+class Failure(NamedTuple):
+    """What ended a rank: an error, a result that cannot travel, or the death of its process.
+
+    The first one of a launch counts; a death has the time 0, before all that others raised because
+    of it.
+    """
 
     time: float
-    cause: str  # the name of the exception's class
+    cause: str  # the name of the exception's class, of the signal, …
     happened: str  # "raised ValueError: bad shard"
     frames: list[Frame]  # outermost first
-    traceback: str
+    traceback: str  # "" for a process that died
 
 
-Message = At | Metrics | Printed | Spans | Returned | Raised
+Message = At | Metrics | Printed | Spans | Returned | Failure
 
 
 @dataclass

@@ -15,7 +15,7 @@ from ..machine import usable_cores
 from ..pictures.live import LivePlot
 from ..ranks import state
 from ..ranks.call import checked
-from ..ranks.launcher import check_live, pack_call
+from ..ranks.launcher import pack_call
 from ..ranks.run import Run
 from ..ranks.supervisor import Supervisor
 from ..ranks.wire import Task
@@ -80,7 +80,6 @@ def launch(
     of `launch`.
     """
     started = time.perf_counter()
-    check_live(live)
     _versions()
     real = _choose_device() == "TPU"
     there = _tpu_cores() if real else VIRTUAL_CORES
@@ -111,9 +110,9 @@ def launch(
 
     where = "a TPU" if real else "XLA's CPU client"
     if spmd:
-        run = Run(1, f"{cores} devices of {where}", task.backend, [None], unit="program")
+        run = Run(1, f"{cores} devices of {where}", task.backend, unit="program")
     else:
-        run = Run(cores, where, task.backend, [None] * cores, unit="core")
+        run = Run(cores, where, task.backend, unit="core")
     everyone = [*range(run.ranks)]
     supervisor = Supervisor(run, core.main, [everyone], live=live, show=show)
     return supervisor.supervise(task, file, time_limit)

@@ -140,17 +140,6 @@ FAULTS = {
             r"Cell In\[\d+\], line 2, in train",
         ],
     ),
-    "a result that cannot be pickled": (
-        """
-        def train():
-            return (i for i in range(3))
-        launch(train, ranks=2)
-        """,
-        [
-            "returned a generator, which cannot be sent back",
-            r"Cell In\[\d+\], line 2, in train\s+return \(i for",
-        ],
-    ),
     "raises, and the others lose a peer": (
         """
         def train():
@@ -191,19 +180,22 @@ def test_the_notebooks_folder_is_gone(kernel):
     assert "course_utils/" not in answer.shown
 
 
-def test_grandchildren_end_with_their_ranks_and_when_they_ignore_sigterm(kernel):
-    answer = kernel.run("""
-        def leave(command):
-            import subprocess
-            print("child", subprocess.Popen(["sh", "-c", command]).pid)
+@pytest.mark.parametrize("fails", [False, True])
+def test_children_end_with_their_rank_whatever_they_do(kernel, fails):
+    answer = kernel.run(f"""
+        import subprocess
+        def leave():
+            deaf = ["sh", "-c", "trap '' TERM; sleep 600"]
+            for command, own_session in ((["sleep", "600"], False), (deaf, False), (deaf, True)):
+                child = subprocess.Popen(command, start_new_session=own_session)
+                print("child", child.pid)
             time.sleep(0.3)
-            if "trap" in command: raise ValueError
-        launch(leave, "sleep 600", ranks=2)
-        launch(leave, "trap '' TERM; sleep 600", ranks=1)
+            if {fails}: raise ValueError
+        launch(leave, ranks=2)
     """)
-    assert answer.error == "RankError"
+    assert answer.error == ("RankError" if fails else None), answer.shown
     pids = [int(pid) for pid in re.findall(r"child (\d+)", answer.text)]
-    assert len(pids) == 3
+    assert len(pids) == 6
     assert not gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
 
 

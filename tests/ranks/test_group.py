@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from course_utils import RankError, launch
@@ -59,6 +60,11 @@ def test_another_group_than_launch_has_joined_is_refused(asked, words):
     assert "or give launch init_group=False" in str(caught.value)
 
 
+def at_localhost(tmp_path):
+    os.environ["MASTER_ADDR"] = "localhost"
+    return joined("gloo", rank=rank(), world_size=2)
+
+
 def at_its_own_port(tmp_path):
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29555"
     return joined("gloo", rank=rank(), world_size=2)
@@ -66,6 +72,11 @@ def at_its_own_port(tmp_path):
 
 def by_url(tmp_path):
     return joined("gloo", init_method="tcp://127.0.0.1:29556", rank=rank(), world_size=2)
+
+
+def by_url_of_the_launch(tmp_path):
+    url = f"tcp://localhost:{os.environ['MASTER_PORT']}"
+    return joined("gloo", init_method=url, rank=rank(), world_size=2)
 
 
 def by_file(tmp_path):
@@ -78,22 +89,39 @@ def by_a_store(tmp_path):
 
 
 def by_the_environment(tmp_path):
-    return joined(init_method="env://")
+    return joined(init_method="env://?world_size=2")
 
 
-@pytest.mark.parametrize("join", [at_its_own_port, by_url, by_file, by_a_store, by_the_environment])
+@pytest.mark.parametrize(
+    "join",
+    [
+        at_localhost,
+        at_its_own_port,
+        by_url,
+        by_url_of_the_launch,
+        by_file,
+        by_a_store,
+        by_the_environment,
+    ],
+)
 def test_ranks_meet_where_the_function_says(join, tmp_path):
     run = launch(join, tmp_path, ranks=2, device="cpu", init_group=False)
     assert run.results == [2, 2]
+    assert run.backend is None
     assert "init_group=False" in repr(run)
 
 
+def by_a_mesh():
+    return init_device_mesh("cpu", (2,)).size()
+
+
+@pytest.mark.parametrize("join", [joined, by_a_mesh])
 @pytest.mark.parametrize("init_group", [True, False])
-def test_a_group_may_be_left_and_another_joined(init_group):
+def test_a_group_may_be_left_and_another_joined(init_group, join):
     def train():
         totals = []
         for _ in range(3):
-            totals.append(joined("gloo"))
+            totals.append(join())
             dist.destroy_process_group()
         return totals, dist.is_initialized()
 

@@ -100,20 +100,6 @@ def test_the_environment_is_that_of_torchrun():
     assert both == [[str(rank), str(rank), "2", "2", "0", "127.0.0.1"] for rank in range(2)]
 
 
-def test_a_function_may_open_the_process_group_itself():
-    def own():
-        assert not dist.is_initialized()
-        dist.init_process_group("gloo")
-        total = torch.ones(1)
-        dist.all_reduce(total)
-        dist.destroy_process_group()
-        return total.item()
-
-    run = launch(own, ranks=2, device="cpu", init_group=False)
-    assert run.results == [2.0, 2.0]
-    assert run.backend is None
-
-
 def test_environment_and_folder_are_those_of_now_not_of_the_servers_start(monkeypatch, tmp_path):
     launch(dist.get_rank, ranks=1)
     monkeypatch.setenv("COURSE_TEST", "new")
@@ -185,19 +171,13 @@ def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
     assert done.stdout.count("CourseError launch was called inside a rank") == 2
 
 
-def test_the_folder_for_temporary_files_may_have_a_long_name(tmp_path):
+def test_a_script_needs_no_main_guard_and_no_short_folder_for_temporary_files(tmp_path):
     folder = tmp_path / ("scheduler" * 10)
     folder.mkdir()
-    code = "from course_utils import launch\nprint(launch(lambda: 1, ranks=2).results)"
-    done = python("-c", code, env=os.environ | {"TMPDIR": str(folder)})
-    assert done.stdout == "[1, 1]\n", done.stderr
-
-
-def test_a_script_needs_no_main_guard(tmp_path):
     script = tmp_path / "plain.py"
     script.write_text(
         "from course_utils import launch\nimport torch.distributed as dist\n"
         "def f(): return dist.get_rank()\nprint(launch(f, ranks=2).results)\n"
     )
-    done = python(script)
+    done = python(script, env=os.environ | {"TMPDIR": str(folder)})
     assert done.stdout == "[0, 1]\n", done.stderr

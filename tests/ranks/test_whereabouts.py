@@ -7,7 +7,7 @@ import pytest
 from course_utils.errors import PACKAGE
 from course_utils.ranks import program, whereabouts
 from course_utils.ranks.run import Run
-from course_utils.ranks.whereabouts import RUNNING, Whereabouts, activity, grouped, listed
+from course_utils.ranks.whereabouts import Whereabouts, grouped
 
 C10D = "/site-packages/torch/distributed/distributed_c10d.py"
 CELL = ("/tmp/ipykernel_1/2.py", 4, "train")
@@ -16,8 +16,6 @@ WAITS = [
     ("/site-packages/torch/distributed/c10d_logger.py", 8, "wrapper"),
     CELL,
 ]
-
-
 MEETING = ("/site-packages/torch/distributed/rendezvous.py", 2, "_create_c10d_store")
 JOINS = [MEETING, (C10D, 3, "init_process_group")]
 BACKWARD = ("/site-packages/torch/autograd/graph.py", 2, "_engine_run_backward")
@@ -73,9 +71,3 @@ def test_ranks_that_wait_are_said_after_a_while(monkeypatch):
     assert there.notice(12.0, {0, 2}, 20.0) == "", "only who waits"
     there.last_message = 11.0
     assert there.notice(12.0, {2}, 20.0) == "", "something was heard"
-
-
-def test_numbers_of_ranks():
-    assert listed([2], "rank") == "rank 2"
-    assert listed({3, 0, 1}, "core") == "cores 0, 1, 3"
-    assert activity([CELL]) is RUNNING
