@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 20  # bytes; less is copied, because a mapped tensor cannot be resized
 ALIGN = 64  # bytes
+# Of every function that `functools.singledispatch` makes.
+DISPATCHING = functools.singledispatch(print).__code__  # ty: ignore[unresolved-attribute]
 
 Part = tuple[int, int]  # of a file or of bytes: where it begins, and where it ends
 
@@ -235,6 +237,13 @@ def _cached(function: Callable, parameters: dict[str, Any]) -> Callable:
     return functools.lru_cache(**parameters)(function)
 
 
+def _dispatching(registry: dict[type, Callable]) -> Callable:
+    dispatch = functools.singledispatch(registry[object])
+    for kind, function in registry.items():
+        dispatch.register(kind, function)
+    return dispatch
+
+
 class Pickler(cloudpickle.CloudPickler):
     """As cloudpickle's, with tensors beside the pickle, in `storages`, and large `buffers`.
 
@@ -268,6 +277,8 @@ class Pickler(cloudpickle.CloudPickler):
             return stand_in
         if isinstance(value, functools._lru_cache_wrapper) and _is_of_a_cell(value):
             return _cached, (value.__wrapped__, value.cache_parameters())
+        if getattr(value, "__code__", None) is DISPATCHING and _is_of_a_cell(value):
+            return _dispatching, (dict(value.registry),)
         # cloudpickle knows modules by their type, and torch.backends.cudnn has a type of its own.
         if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)

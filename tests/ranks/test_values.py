@@ -150,6 +150,18 @@ def test_a_cached_function_travels_with_its_settings():
     assert after.cache_parameters() == {"maxsize": 7, "typed": False}
 
 
+def test_a_function_that_dispatches_on_a_type_travels():
+    @functools.singledispatch
+    def total(x):
+        return x
+
+    @total.register
+    def _(x: list):
+        return sum(map(total, x))
+
+    assert travel(total)([1, [2, 3]]) == 6
+
+
 def test_ddp_comes_back_as_its_module():
     def train():
         return {"model": DDP(nn.Linear(2, 3))}
