@@ -96,7 +96,7 @@ class Fingerprint:
         if kind in PLAIN:
             return repr(value), []
         if isinstance(value, FunctionType | type):
-            if found := _in_a_module(value):
+            if found := place_of(value):
                 return self._named(*found), []
             if isinstance(value, type):
                 return f"class {value.__qualname__}", _of_class(path, value)
@@ -128,16 +128,15 @@ class Fingerprint:
         return text, [*_of_reduced(path, value, maker, arguments, *state)]
 
 
-def _in_a_module(value: FunctionType | type) -> tuple[str, str] | None:
-    """Its module and name there; None for what travels by value."""
-    module = getattr(value, "__module__", None)
-    if module in (None, "__main__") or module not in sys.modules:
-        return None
-    try:
-        found = functools.reduce(getattr, value.__qualname__.split("."), sys.modules[module])
-    except AttributeError:
-        return None
-    return (module, value.__qualname__) if found is value else None
+def place_of(value: Any) -> tuple[str, str] | None:
+    """The module, and the name in it, where every process finds this very object."""
+    with suppress(Exception):  # it has no such place
+        module = value.__module__
+        name = getattr(value, "__qualname__", None) or value.__reduce_ex__(4)  # torch.int8
+        found = functools.reduce(getattr, name.split("."), sys.modules[module])
+        if found is value and module != "__main__":
+            return module, name
+    return None
 
 
 def _of_function(path: str, function: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -3,8 +3,8 @@
 import ast
 import builtins
 import enum
-import functools
 import json
+import os
 import sys
 import tempfile
 import traceback
@@ -18,8 +18,8 @@ from ..errors import CourseError, RankError
 from ..machine import rank_accelerator
 from ..ranks import launch
 from .cells import Statement, history, of_the_process
-from .fingerprint import ONLY_HERE, Fingerprint
-from .modules import Modules, is_installed, is_of_course, refuse
+from .fingerprint import ONLY_HERE, Fingerprint, place_of
+from .modules import Modules, imported, is_installed, is_of_course, refuse
 
 MOST_SECONDS = 120  # that the statements may take, all together
 SCALARS = (type(None), bool, int, float, bytes)
@@ -31,7 +31,7 @@ class Needed:
 
     def __init__(self, namespace: dict[str, Any], changed: set[str]) -> None:
         """changed: names of which the statements that changed their values are needed, too."""
-        self.namespace = namespace
+        self.namespace = {"os": os} | namespace  # which the Python of %env uses
         self.bindings, self.changes = history(namespace)
         self.changed = changed
         self.joins = False  # the process group by itself
@@ -39,7 +39,7 @@ class Needed:
         self.statements: dict[object, str] = {}  # in this order
         self.imports: dict[str, str] = {}  # by the name that each binds
         self.modules = Modules()
-        for statement in of_the_process(namespace):
+        for statement in of_the_process(self.namespace):
             self._take(statement.text.split("\n")[0], statement, statement.text)
         for statement in self.bindings.values():  # it holds for all that follows
             if isinstance(statement.node, ast.ImportFrom) and statement.node.module == "__future__":
@@ -81,14 +81,8 @@ class Needed:
         """`module.name` for what every process finds there, and its import."""
         if isinstance(value, types.ModuleType):
             return self._from(value.__name__, "")
-        module = getattr(value, "__module__", None)
-        if module == "__main__" or module not in sys.modules:
-            return None
-        with suppress(Exception):  # it has no such place
-            name = getattr(value, "__qualname__", None) or value.__reduce_ex__(4)  # torch.int8
-            if functools.reduce(getattr, name.split("."), sys.modules[module]) is value:
-                return self._from(module, name)
-        return None
+        place = place_of(value)
+        return self._from(*place) if place else None
 
     def _from(self, module: str, name: str) -> str | None:
         taken = self.namespace.get(module.partition(".")[0])
@@ -148,16 +142,12 @@ class Needed:
 
     def _import(self, name: str, node: ast.Import | ast.ImportFrom) -> None:
         """The import of this name; where it is the course's own, from the file that is copied."""
-        used_by = self.used_by[name]
-        if isinstance(node, ast.ImportFrom):
-            names = {alias.asname: alias.name for alias in node.names}
-            attribute = names.get(name, name)
-            self.imports[name] = self.modules.line(node.module or "", attribute, name, used_by)
-            return
-        for alias in node.names:
-            known_as = alias.asname or alias.name
+        for module, attribute, known_as in imported(node, ""):
+            if known_as == "*":
+                known_as = attribute = name
             if known_as == name or known_as.startswith(f"{name}."):
-                self.imports[known_as] = self.modules.line(alias.name, None, known_as, used_by)
+                line = self.modules.line(module, attribute, known_as, self.used_by[name])
+                self.imports[known_as] = line
         for submodule in self.bindings:
             if submodule.startswith(f"{name}."):
                 self.imports[submodule] = f"import {submodule}"
@@ -186,10 +176,9 @@ class Needed:
     def _refuse(self, name: str, path: str, here: str, there: str, called: str) -> NoReturn:
         used_by = self.used_by.get(name, called)
         if name in _process():
-            setter = name.replace(".get_", ".set_").replace("()", "(…)")
             raise CourseError(
-                f"{called} cannot be exported: {name} is {here} in this kernel, and {there} in the "
-                f"script. Call {setter} at the top of a cell, or in the function."
+                f"{called} cannot be exported: {name} has set {here} in this kernel, and {there} "
+                "in the script. Call it at the top of a cell, or in the function."
             )
         if here == ONLY_HERE:
             refuse(name, used_by, f"{path} is {here}; make it in the function")
@@ -236,6 +225,7 @@ def _run(code: str, folder: str, names: list[str]) -> Fingerprint | str:
     sys.path[:] = [folder, *filter(is_installed, sys.path)]
     torch.set_default_dtype(torch.float32)
     torch.set_float32_matmul_precision("highest")
+    torch.use_deterministic_algorithms(False)
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         exec(compile(code, "script", "exec"), vars(main))
@@ -252,12 +242,13 @@ def _run(code: str, folder: str, names: list[str]) -> Fingerprint | str:
 
 
 def _process() -> dict[str, Any]:
-    """What a launch takes along of the process, beside values."""
+    """What a launch takes along of the process, beside values, by the function that sets it."""
     import torch
 
     return {
-        "torch.get_default_dtype()": torch.get_default_dtype(),
-        "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision(),
+        "torch.set_default_dtype": torch.get_default_dtype(),
+        "torch.set_float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "torch.use_deterministic_algorithms": torch.get_deterministic_debug_mode(),
     }
 
 

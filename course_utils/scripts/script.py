@@ -83,7 +83,8 @@ def export(
         function = function.func
 
     kind = str(device).partition(":")[0] if device else None
-    options = _options(bound := _bound(function, args, kwargs))
+    bound = _bound(function, args, kwargs)
+    options = _options(bound)
     namespace = namespace_of(inspect.unwrap(function))
     changed: set[str] = set()
     while True:

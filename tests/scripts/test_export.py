@@ -88,11 +88,14 @@ CASES = {
             "import os, warnings, torch as t\nSECONDS = 3",
             "os.environ['MY_SECONDS'] = str(SECONDS); os.environ['RANK'] = '7'; t.manual_seed(0)",
             "warnings.filterwarnings('ignore', message='mine'); t.backends.mkl.mine = 5",
+            "if SECONDS > 2:\n    os.environ['MY_IF'] = 'x'",
+            "get_ipython().run_line_magic('env', 'MY_ENV={SECONDS}')",
         ],
         """
         def f():
             ours = [one for one in warnings.filters if one[1] and one[1].pattern == 'mine']
-            return [os.environ["MY_SECONDS"], len(ours), t.backends.mkl.mine]
+            own = [os.environ[f"MY_{name}"] for name in ("SECONDS", "IF", "ENV")]
+            return [*own, len(ours), t.backends.mkl.mine]
         """,
         (),
     ),
@@ -355,14 +358,23 @@ def test_calls_that_cannot_be_written(tmp_path):
         export(notebook["space"]["f"], tmp_path / "s.py")
 
 
-def test_a_dtype_that_a_function_set(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "own", "usual"),
+    [
+        ("set_default_dtype", torch.float64, torch.float32),
+        ("set_float32_matmul_precision", "high", "highest"),
+        ("use_deterministic_algorithms", True, False),
+    ],
+)
+def test_what_a_function_set_for_the_process(name, own, usual, tmp_path):
     notebook = Notebook("import torch\ndef f():\n    return torch.zeros(1)")
-    torch.set_default_dtype(torch.float64)
+    setter = getattr(torch, name)
+    setter(own)
     try:
-        with pytest.raises(CourseError, match=r"set_default_dtype\(…\) at the top of a cell"):
+        with pytest.raises(CourseError, match=f"{name} has set .* Call it at the top of a cell"):
             export(notebook["f"], tmp_path / "s.py")
     finally:
-        torch.set_default_dtype(torch.float32)
+        setter(usual)
 
 
 @pytest.mark.parametrize("mine", ["train.py", "dist_utils.py", "train.sbatch"])
