@@ -112,7 +112,6 @@ WRONG = {
         restored(number=lambda epoch: epoch + 1 if epoch else 0),
         restored(after=lambda model: model.zero_grad()),
         restored(where={"cuda:7": "cpu"}),
-        restored(after=lambda model: model.eval()),
         restored(after=lambda model: model.train()),
         restored(after=lambda model: model.requires_grad_(True)),
     ],

@@ -157,7 +157,6 @@ RIGHT = {
         uneven(divided_by_those_left),
     ],
     "train_and_save": [
-        saved(),
         saved(to_an_open_file, wait=lambda: dist.all_reduce(torch.ones(1, device=pick()))),
         saved(renamed, give=into_the_model),
         saved(by_bytes),
