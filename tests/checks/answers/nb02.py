@@ -102,7 +102,6 @@ WRONG = {
         other_mode,
         lambda *given: step(*given, update=by_hand),
         changed(lambda x: x.float()),
-        changed(lambda x: x.flatten(1)),
         changed(torch.squeeze),
         thawed,
     ],
