@@ -104,17 +104,19 @@ def of_the_process(namespace: dict[str, Any]) -> list[Statement]:
     """Statements that set something for the whole process: torch's dtype, a filter of warnings."""
     found = {}
     for statement in statements(namespace):
-        if statement.binds or OF_TORCHRUN.search(statement.text):
+        for_itself = isinstance(statement.node, ast.For) or not statement.binds
+        if OF_TORCHRUN.search(statement.text) or not for_itself:
             continue
         if _sets_the_process(statement.node, namespace):
             found.pop(statement.text, None)
-            found[statement.text] = statement
+            uses = statement.uses - statement.binds
+            found[statement.text] = statement._replace(uses=uses)
     return [*found.values()]
 
 
 def _sets_the_process(node: ast.stmt, namespace: dict[str, Any]) -> bool:
-    """Whether the statement does that; one under a condition, whether all of it does."""
-    if isinstance(node, ast.If):
+    """Whether the statement does that; a condition or a loop, whether all of it does."""
+    if isinstance(node, ast.If | ast.For):
         return all(_sets_the_process(inner, namespace) for inner in (*node.body, *node.orelse))
     return any(OF_PROCESS.match(_in_its_module(place, namespace)) for place in _places(node))
 

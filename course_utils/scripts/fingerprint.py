@@ -31,6 +31,7 @@ OF_PYTHON = {  # attributes of a class that follow from the others, or from wher
     "__static_attributes__",
     "__weakref__",
     "_abc_impl",
+    "_value2member_map_",
 }
 ONLY_LAYOUT = {"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}  # of bytecode
 JUMPS = {*dis.hasjrel, *dis.hasjabs}

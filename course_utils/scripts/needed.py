@@ -56,15 +56,18 @@ class Needed:
         if name := self._name_of(value):
             self.add(name, "the call")
             return name
-        if isinstance(value, enum.Enum):
+        if isinstance(value, enum.Enum) and value.name in type(value).__members__:
             return f"{self.expression(type(value))}.{value.name}"
         if isinstance(value, PurePath):
             self.imports["pathlib"] = "import pathlib"
             kind = "Path" if isinstance(value, Path) else type(value).__name__
             return f"pathlib.{kind}({literal(str(value))})"
         if isinstance(value, types.MethodType):
-            return f"{self.expression(value.__self__)}.{value.__name__}"
-        if (text := self._in_a_module(value)) is not None:
+            owner, name = value.__self__, value.__name__
+            if getattr(owner, name, None) == value:  # a lambda has another one there
+                return f"{self.expression(owner)}.{name}"
+        place = (value.__name__, "") if isinstance(value, types.ModuleType) else place_of(value)
+        if place and (text := self._from(*place)):
             return text
         raise CourseError(
             f"export knows no name for {value!r:.60}: write name = … at the top of a cell, and "
@@ -77,14 +80,8 @@ class Needed:
         names = [name for name in self.bindings if self.namespace.get(name) is value]
         return own if own in names else min(names, key=lambda name: name[0] == "_", default=None)
 
-    def _in_a_module(self, value: Any) -> str | None:
-        """`module.name` for what every process finds there, and its import."""
-        if isinstance(value, types.ModuleType):
-            return self._from(value.__name__, "")
-        place = place_of(value)
-        return self._from(*place) if place else None
-
     def _from(self, module: str, name: str) -> str | None:
+        """`module.name`, and the import of the module; None where its name is another value's."""
         taken = self.namespace.get(module.partition(".")[0])
         if is_of_course(module):
             root = name.partition(".")[0]
@@ -193,7 +190,7 @@ class Needed:
 
 def _in_a_process(
     code: str, files: dict[str, str], names: list[str], called: str
-) -> "Fingerprint | str":
+) -> Fingerprint | str:
     """What the code makes of the names, or why it cannot, in a process that ran nothing else."""
     here, counts = rank_accelerator()
     device = here if here != "tpu" and 1 in counts else "cpu"
