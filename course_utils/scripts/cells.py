@@ -176,21 +176,18 @@ def _of_magic(node: ast.stmt) -> str | None:
     match node:
         case ast.Expr(
             ast.Call(
-                func=ast.Attribute(attr="run_line_magic"),
-                args=[ast.Constant("env" | "set_env"), ast.Constant(line)],
-            )
-        ) if found := re.match(r"\s*(\w+)(=|\s+\S)", str(line)):
-            name = found[1]
-            return f"import os\nos.environ[{name!r}] = {os.environ.get(name, '')!r}"
-        case ast.Expr(
-            ast.Call(
                 func=ast.Attribute(attr="run_cell_magic" | "run_line_magic"),
-                args=[ast.Constant(magic), *_, ast.Constant(body)],
+                args=[ast.Constant(magic), *_, ast.Constant(str(body))],
             )
-        ) if magic in PYTHON_MAGICS:
-            from IPython.core.inputtransformer2 import TransformerManager
+        ):
+            if magic in PYTHON_MAGICS:
+                from IPython.core.inputtransformer2 import TransformerManager
 
-            return TransformerManager().transform_cell(str(body))
+                return TransformerManager().transform_cell(body)
+            sets = re.match(r"\s*(\w+)(=|\s+\S)", body)
+            if magic in ("env", "set_env") and sets:
+                name = sets[1]
+                return f"import os\nos.environ[{name!r}] = {os.environ.get(name, '')!r}"
     return None
 
 

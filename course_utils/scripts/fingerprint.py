@@ -7,6 +7,7 @@ its code, defaults and closure, and a class its attributes; those of a module ar
 import dis
 import functools
 import hashlib
+import inspect
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -141,13 +142,11 @@ def place_of(value: Any) -> tuple[str, str] | None:
 
 
 def _of_function(path: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
-    code, defaults = function.__code__, function.__defaults__ or ()
-    named = code.co_varnames[: code.co_argcount][-len(defaults) :]
+    code = function.__code__
     yield f"{path}'s code", code
-    for word, value in zip(named, defaults, strict=False):
-        yield f"{path}'s default {word}", value
-    for word, value in (function.__kwdefaults__ or {}).items():
-        yield f"{path}'s default {word}", value
+    for word, parameter in inspect.signature(function, follow_wrapped=False).parameters.items():
+        if parameter.default is not parameter.empty:
+            yield f"{path}'s default {word}", parameter.default
     for word, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it is still empty
             yield f"{path}'s variable {word}", cell.cell_contents
