@@ -10,10 +10,10 @@ import io
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import islice
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cosine_similarity, cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import clip_grad_norm_, vector_to_parameters
 from torch.optim.lr_scheduler import LinearLR
@@ -40,8 +40,8 @@ from .exercise import AT, exercise
 
 ROWS, TESTS, FEATURES = 118, 23, 8  # with rows that a sampler adds, 3 ranks take another step
 BATCH, PIECES, STEPS = 24, 2, 4  # STEPS of an epoch; a piece is left over on 1, 2 and 3 ranks
-PLANS = (1, 2, 3, 4, 6)  # numbers of ranks
 LIMIT = 15.0  # seconds for a run, which takes less than one
+LOADS = "the network of one device, given best.pt"
 
 
 @dataclass
@@ -81,10 +81,12 @@ def datasets(spoilt: int) -> tuple[data.TensorDataset, data.TensorDataset]:
     return data.TensorDataset(x[:ROWS], y[:ROWS]), data.TensorDataset(x[ROWS:], y[ROWS:])
 
 
-def network(norm: str, dropout: float) -> nn.Sequential:
-    norms = {"group norm": nn.GroupNorm(2, 12), "batch norm": nn.BatchNorm1d(12)}
+def network(noisy: bool) -> nn.Sequential:
+    """With batch norm and dropout, or with group norm, by which no row changes another's output."""
+    norm = nn.BatchNorm1d(12) if noisy else nn.GroupNorm(2, 12)
+    dropout = nn.Dropout(0.3 if noisy else 0.0)
     return nn.Sequential(
-        nn.Dropout(dropout), nn.Linear(FEATURES, 12), norms[norm], nn.ReLU(), nn.Linear(12, 3)
+        dropout, nn.Linear(FEATURES, 12), norm, nn.ReLU(), nn.Linear(12, 3)
     ).double()
 
 
@@ -92,34 +94,39 @@ def held(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def full(tensors: list[Tensor]) -> Tensor:
+def full(tensors: Iterable[Tensor]) -> Tensor:
     """Copies in one vector, of what is sharded, too."""
     whole = [t.full_tensor() if isinstance(t, DTensor) else t for t in tensors]
     return torch.cat([t.detach().flatten() for t in whole])
+
+
+def apart(one: Tensor, other: Tensor) -> float:
+    return (one - other).abs().max().item()
 
 
 def watch(
     answer: Callable,
     words: str,
     home: Path,
-    resume: bool,
-    norm: str = "group norm",
-    dropout: float = 0.0,
+    killed: Path | None = None,
+    noisy: bool = False,
     spoilt: int = 1,
     epochs: int = 2,
     patience: int = 9,
 ) -> Seen:
-    """On a rank: call the answer, and look at it from outside."""
+    """On a rank: call the answer, and look at it from outside.
+
+    Args:
+        killed: the folder that a run has left, which is resumed.
+    """
     print(AT + words, flush=True)
     seen = Seen()
     rank = dist.get_rank()
     folder = home / f"rank {rank}"
     cache = home / "rows"
-    if resume:
-        shutil.copytree(home / "killed", folder)
-    else:
-        folder.mkdir()
-    before = set(folder.iterdir())
+    folder.mkdir()
+    if killed:
+        shutil.copytree(killed, folder, dirs_exist_ok=True)
     rows: list[int] = []
     masks: list[Tensor] = []
 
@@ -133,7 +140,7 @@ def watch(
     def forward(module: nn.Module, inputs: tuple) -> None:
         if not (module.training and torch.is_grad_enabled()):
             return
-        if rank == 0 and not resume and len(seen.steps) == STEPS and not rows:
+        if rank == 0 and not killed and len(seen.steps) == STEPS and not rows:
             shutil.copytree(folder, home / "killed", dirs_exist_ok=True)
         rows.extend(round(x) for x in (inputs[0][:, 0] * (ROWS + TESTS)).tolist())
 
@@ -142,7 +149,7 @@ def watch(
             masks.append(output == 0)
 
     def build() -> nn.Module:
-        built = network(norm, dropout)
+        built = network(noisy)
         built.register_forward_pre_hook(forward)
         built[0].register_forward_hook(dropped)
         return built
@@ -152,7 +159,7 @@ def watch(
             return
         parameters = held(optimizer)
         weights = full(parameters)
-        gradient = full([torch.zeros_like(p) if p.grad is None else p.grad for p in parameters])
+        gradient = full(torch.zeros_like(p) if p.grad is None else p.grad for p in parameters)
         rate = optimizer.param_groups[0]["lr"]
         seen.steps.append(Step([*rows], masks[0], rate, weights, gradient, weights))
 
@@ -162,13 +169,14 @@ def watch(
             rows.clear()
             masks.clear()
 
-    hooks = [register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)]
+    register_optimizer_step_pre_hook(begins)
+    register_optimizer_step_post_hook(ends)
     with contextlib.redirect_stdout(io.StringIO()) as printed, Traffic() as traffic:
-        seen.history = answer(prepare, build, folder, epochs, BATCH, PIECES, patience, resume)
-    for hook in hooks:
-        hook.remove()
+        seen.history = answer(
+            prepare, build, folder, epochs, BATCH, PIECES, patience, killed is not None
+        )
     seen.printed = bool(printed.getvalue())
-    seen.files = sorted(path.name for path in set(folder.iterdir()) - before)
+    seen.files = [path.name for path in folder.iterdir()]
     seen.reduced = traffic.bytes["all-reduce"] + traffic.bytes["reduce-scatter"]
     return seen
 
@@ -176,7 +184,7 @@ def watch(
 def alone(seen: list[Seen], spoilt: int, epochs: int) -> tuple[Tensor, Tensor, list]:
     """What one process makes of all ranks' rows: gradients, weights after each step, history."""
     train, test = datasets(spoilt)
-    model = network("group norm", 0.0)
+    model = network(noisy=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     schedule = LinearLR(optimizer, 1.0, 0.1, epochs * STEPS)
     gradients, after, losses, history = [], [], [], []
@@ -187,10 +195,10 @@ def alone(seen: list[Seen], spoilt: int, epochs: int) -> tuple[Tensor, Tensor, l
         optimizer.zero_grad()
         loss.backward()
         clip_grad_norm_(model.parameters(), 1.0)
-        gradients.append(full([p.grad for p in model.parameters() if p.grad is not None]))
+        gradients.append(full(p.grad for p in model.parameters() if p.grad is not None))
         optimizer.step()
         schedule.step()
-        after.append(full([*model.parameters()]))
+        after.append(full(model.parameters()))
         losses.append(loss.item())
         if len(losses) % STEPS == 0:
             loss, right, count = solo.evaluate(model, test).tolist()
@@ -254,87 +262,74 @@ def convert(prepare, build, folder, epochs, batch, pieces, patience, resume):
 def runs(answer: Callable, home: str, words: str, ranks: int, **how: Any) -> tuple:
     """What each of so many ranks does in a new folder, and the folder."""
     place = Path(tempfile.mkdtemp(dir=home))
-    if kept := how.pop("killed", None):
-        shutil.copytree(kept, place / "killed")
-        (place / "rows").touch()
-    task = partial(watch, answer, words, place, resume=bool(kept), **how)
+    task = partial(watch, answer, words, place, **how)
     return launch(task, ranks=ranks, device="cpu", time_limit=LIMIT, show=False).results, place
 
 
-def steps_of(where: str, seen: list[Seen], first: list[Seen]) -> Iterator[tuple]:
+def steps_of(seen: list[Seen], first: list[Seen]) -> Iterator[tuple]:
     """Rows and steps, the same as of the answer's run on one rank."""
     begun = sum(len(one.steps[0].rows) for one in seen if one.steps)
-    yield f"{where}: rows of the first step, of all ranks together", begun
+    yield "rows of the first step, of all ranks together", begun
     words = "steps of two epochs, by rank: together the ranks go through the rows once an epoch"
-    yield f"{where}: {words}", [len(one.steps) for one in seen]
+    yield words, [len(one.steps) for one in seen]
     rows = [[row for one in seen for row in one.steps[n].rows] for n in range(2 * STEPS)]
     words = "rows of each step (a piece that is left over at an epoch's end is in no step)"
-    yield f"{where}: {words}", [len(of_step) for of_step in rows]
-    epochs = rows[:STEPS], rows[STEPS:]
-    twice = [
-        sum(len(step) for step in epoch) - len({row for step in epoch for row in step})
-        for epoch in epochs
-    ]
-    yield f"{where}: rows that are read more than once, in each epoch", twice
-    yield f"{where}: whether both epochs deal the rows alike", epochs[0] == epochs[1]
+    yield words, [len(of_step) for of_step in rows]
+    epochs = [*chain(*rows[:STEPS])], [*chain(*rows[STEPS:])]
+    twice = [len(epoch) - len({*epoch}) for epoch in epochs]
+    yield "rows that are read more than once, in each epoch", twice
+    yield "whether both epochs deal the rows alike", epochs[0] == epochs[1]
     others = [
         number
-        for number, of_step in enumerate(rows, 1)
-        if set(of_step) != {row for one in first for row in one.steps[number - 1].rows}
+        for number, (of_step, step) in enumerate(zip(rows, first[0].steps, strict=True), 1)
+        if {*of_step} != {*step.rows}
     ]
-    words = "steps with other rows than on one rank (shuffle all rows alike, then deal them)"
-    yield f"{where}: {words}", others
+    yield "steps with other rows than on one rank (shuffle all rows alike, then deal them)", others
     for rank, one in enumerate(seen):
         rates = [step.rate for step in one.steps]
-        yield f"{where}: the learning rates of the steps on rank {rank}", rates, 1e-9
-    start = first[0].steps[0].before
-    far = [(one.steps[0].before - start).abs().max() for one in seen]
-    words = "how far the first weights are from those on one rank, by rank"
-    yield f"{where}: {words}", far, 1e-9
+        yield f"the learning rates of the steps on rank {rank}", rates, 1e-9
+    far = [apart(one.steps[0].before, first[0].steps[0].before) for one in seen]
+    yield "how far the first weights are from those on one rank, by rank", far, 1e-9
     equal = 0
     for steps in zip(*(one.steps for one in seen), strict=True):
         equal += all(torch.equal(step.after, steps[0].after) for step in steps)
-    words = "steps after which all ranks have the same weights (all take the mean gradient)"
-    yield f"{where}: {words}", equal
+    yield "steps after which all ranks have the same weights (all take the mean gradient)", equal
 
 
 def trained(seen: list[Seen], place: Path, first: list[Seen]) -> Iterator[tuple]:
     """The plain run: all that it does is what one process does with its rows."""
-    where = plural(len(seen), "rank")
-    yield f"{where}: which ranks make the rows", [n for n, one in enumerate(seen) if one.made]
-    yield from steps_of(where, seen, first)
+    yield "which ranks make the rows", [n for n, one in enumerate(seen) if one.made]
+    yield from steps_of(seen, first)
     gradients, after, history = alone(seen, 1, 2)
     mine = torch.stack([step.gradient for step in seen[0].steps])
+    words = "the least cosine between a gradient and one device's (clip the mean of all pieces and"
+    yield f"{words} ranks)", cosine_similarity(mine, gradients).min(), 1e-11
     length = mine.norm(dim=1) / gradients.norm(dim=1)
-    turned = (mine / length[:, None] - gradients).norm(dim=1) / gradients.norm(dim=1)
-    words = "how far a gradient is off in its direction (clip the mean of all pieces and ranks)"
-    yield f"{where}: {words}", round(turned.max().item(), 9), 1e-6
     words = "the gradient of each step, as a multiple of that of one device"
-    yield f"{where}: {words}", [round(times, 6) for times in length.tolist()], 1e-5
-    far = (torch.stack([step.after for step in seen[0].steps]) - after).abs().max()
-    yield f"{where}: how far a step leads from where one device's leads", far, 1e-9
+    yield words, [round(times, 6) for times in length.tolist()], 1e-5
+    far = apart(torch.stack([step.after for step in seen[0].steps]), after)
+    yield "how far a step leads from where one device's leads", far, 1e-9
     reduced = seen[0].reduced / after.nbytes
-    yield f"{where}: how often the gradients are sent in a step", AtMost(round(reduced, 2), 1.5)
+    yield "how often the gradients are sent in a step", AtMost(round(reduced, 2), 1.5)
 
     shapes = [shape(one.history) for one in seen]
-    yield f"{where}: the history on each rank: epochs, and numbers of each", shapes
+    yield "the history on each rank: epochs, and numbers of each", shapes
     for rank, one in enumerate(seen):
         off = (numbers(one.history) - numbers(history)).abs()
         losses, validated, right = off.amax(0).tolist()
-        whose = f"{where}: in the history of rank {rank}, how far"
+        whose = f"in the history of rank {rank}, how far"
         yield f"{whose} the validation loss is from that of all rows", validated, 1e-9
         yield f"{whose} the accuracy is from that of all rows", right, 1e-9
         yield f"{whose} the training loss is from that of all ranks' rows", losses, 1e-9
-    yield f"{where}: which ranks write files", [n for n, one in enumerate(seen) if one.files]
-    missing = {"best.pt", "last.pt", "log.csv"} - {*seen[0].files}
-    yield f"{where}: files that are missing", sorted(missing)
-    yield f"{where}: which ranks print", [n for n, one in enumerate(seen) if one.printed]
-    yield f"{where}: the epochs in log.csv", logged(place)
-    best, words = loaded(place, "group norm")
-    yield f"{where}: the network of one device, given best.pt", words
+    yield "which ranks write files", [n for n, one in enumerate(seen) if one.files]
+    yield "files that are missing", sorted({"best.pt", "last.pt", "log.csv"} - {*seen[0].files})
+    yield "which ranks print", [n for n, one in enumerate(seen) if one.printed]
+    yield "the epochs in log.csv", logged(place)
+    best = network(noisy=False)
+    yield LOADS, loaded(best, place)
     epoch = min(range(2), key=lambda n: history[n][1])
-    far = (full([*best.parameters()]) - after[STEPS * epoch + STEPS - 1]).abs().max()
-    yield f"{where}: how far best.pt is from the weights of the best epoch", far, 1e-9
+    far = apart(full(best.parameters()), after[STEPS * epoch + STEPS - 1])
+    yield "how far best.pt is from the weights of the best epoch", far, 1e-9
 
 
 def numbers(history: Any) -> Tensor:
@@ -353,81 +348,88 @@ def logged(place: Path) -> list[str]:
     return [line.partition(",")[0] for line in lines]
 
 
-def loaded(place: Path, norm: str) -> tuple[nn.Module, str]:
-    """The network of best.pt, and what it said."""
-    model = network(norm, 0.0)
+def loaded(model: nn.Module, place: Path) -> str:
+    """Give it the weights of best.pt: what it says."""
     try:
         model.load_state_dict(torch.load(place / "rank 0" / "best.pt"))
     except Exception as error:  # of any type, for a file may hold anything
-        return model, f"{type(error).__name__}: {error}"
-    return model, "loads it"
+        return f"{type(error).__name__}: {error}"
+    return "loads it"
 
 
-def stopped(answer: Callable, home: str, ranks: int) -> Iterator[tuple]:
-    """A run that has to stop early, and in which each rank's share of the rows says another."""
-    where = f"{ranks} ranks, early stopping"
-    how = {"spoilt": ranks, "epochs": 8, "patience": 1}
-    seen, _ = runs(answer, home, where, ranks, **how)
+def late(seen: list[Seen], ranks: int) -> list[float]:
+    """How many epochs each rank trains after the one that is the last of one process."""
     history = alone(seen, ranks, 8)[2]
     counts = range(1, len(history) + 1)
     ends = next((count for count in counts if solo.waited(history[:count]) == 1), 8)
-    late = [len(one.steps) / STEPS - ends for one in seen]
-    yield f"{where}: epochs that each rank trains after the one that is the last alone", late
+    return [len(one.steps) / STEPS - ends for one in seen]
 
 
-def resumed(answer: Callable, home: str, ranks: int) -> Iterator[tuple]:
-    """A run that is killed after its first epoch, and resumed."""
-    where = f"{plural(ranks, 'rank')}, with dropout"
-    whole, place = runs(answer, home, where, ranks, dropout=0.3)
-    if ranks > 1:
-        masks = [one.steps[0].mask for one in whole]
-        alike = [n for n in range(1, ranks) if torch.equal(masks[n], masks[0])]
-        yield f"{where}: which ranks drop the same units as rank 0", alike
-    where += ", killed after an epoch and resumed"
-    again, later = runs(answer, home, where, ranks, killed=place / "killed", dropout=0.3)
-    yield f"{where}: steps that are left, by rank", [len(one.steps) for one in again]
+def noisy(seen: list[Seen], place: Path) -> Iterator[tuple]:
+    """A run with dropout and batch norm: random numbers, and running statistics."""
+    if len(seen) > 1:
+        masks = [one.steps[0].mask for one in seen]
+        alike = [n for n in range(1, len(seen)) if torch.equal(masks[n], masks[0])]
+        yield "which ranks drop the same units as rank 0", alike
+    best = network(noisy=True)
+    yield LOADS, loaded(best, place)
+    loss, _, count = solo.evaluate(best, datasets(1)[1]).tolist()
+    least = min(of_epoch[1] for of_epoch in seen[0].history)
+    words = "how far best.pt's validation loss is from the least of the history (the"
+    words += " running statistics of all ranks have to be the saved ones)"
+    yield words, loss / count - least, 1e-9
+
+
+def resumed(again: list[Seen], later: Path, whole: list[Seen]) -> Iterator[tuple]:
+    """What is left of the run after its first epoch, as it went on where nobody killed it."""
+    yield "steps that are left, by rank", [len(one.steps) for one in again]
     pairs = [(one.steps[0], all.steps[STEPS]) for one, all in zip(again, whole, strict=True)]
-    far = [(a.before - b.before).abs().max() for a, b in pairs]
-    yield f"{where}: how far the weights are from those before the kill, by rank", far, 1e-12
-    others = [n for n, (a, b) in enumerate(pairs) if set(a.rows) != set(b.rows)]
-    yield f"{where}: which ranks go on with other rows", others
+    far = [apart(a.before, b.before) for a, b in pairs]
+    yield "how far the weights are from those before the kill, by rank", far, 1e-12
+    others = [n for n, (a, b) in enumerate(pairs) if {*a.rows} != {*b.rows}]
+    yield "which ranks go on with other rows", others
     others = [n for n, (a, b) in enumerate(pairs) if not torch.equal(a.mask, b.mask)]
-    yield f"{where}: which ranks do not go on with their own random numbers", others
+    yield "which ranks do not go on with their own random numbers", others
     rates = [a.rate / b.rate for a, b in pairs]
-    yield (
-        f"{where}: the learning rate (in the optimizer's state), as a multiple of what it was",
-        rates,
-    )
-    far = [(a.after - b.after).abs().max() for a, b in pairs]
-    words = "how far a step leads from where it led (the optimizer goes on with its state)"
-    yield f"{where}: {words}, by rank", far, 1e-12
+    yield "the learning rate (in the optimizer's state), as a multiple of what it was", rates
+    far = [apart(a.after, b.after) for a, b in pairs]
+    words = "how far a step leads from where it led (the optimizer goes on with its state), by rank"
+    yield words, far, 1e-12
     both = zip(again, whole, strict=True)
-    far = [(one.steps[-1].after - all.steps[-1].after).abs().max() for one, all in both]
-    yield f"{where}: how far the last weights are from a run's that nobody killed", far, 1e-12
-    yield f"{where}: the epochs in log.csv", logged(later)
-    yield f"{where}: epochs in the history of each rank", [shape(one.history) for one in again]
+    far = [apart(one.steps[-1].after, all.steps[-1].after) for one, all in both]
+    yield "how far the last weights are from a run's that nobody killed", far, 1e-12
+    yield "the epochs in log.csv", logged(later)
+    yield "epochs in the history of each rank", [shape(one.history) for one in again]
+
+
+def within(where: str, values: Iterator[tuple]) -> Iterator[tuple]:
+    for words, *value in values:
+        yield f"{where}: {words}", *value
 
 
 def judged(answer: Callable) -> Iterator[tuple]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-        first, place = runs(answer, home, "1 rank", 1)
-        yield from trained(first, place, first)
-        for ranks in (2, 3):
-            seen, place = runs(answer, home, f"{ranks} ranks", ranks)
-            yield from trained(seen, place, first)
-        for ranks in (2, 3):
-            yield from stopped(answer, home, ranks)
-            where = f"{ranks} ranks, with batch norm"
-            seen, place = runs(answer, home, where, ranks, norm="batch norm")
-            best, words = loaded(place, "batch norm")
-            yield f"{where}: the network of one device, given best.pt", words
-            loss, _, count = solo.evaluate(best, datasets(1)[1]).tolist()
-            least = min(of_epoch[1] for of_epoch in seen[0].history)
-            words = "how far best.pt's validation loss is from the least of the history (the"
-            words += " running statistics of all ranks have to be the saved ones)"
-            yield f"{where}: {words}", loss / count - least, 1e-9
+        first: list[Seen] = []
         for ranks in (1, 2, 3):
-            yield from resumed(answer, home, ranks)
+            where = plural(ranks, "rank")
+            seen, place = runs(answer, home, where, ranks)
+            first = first or seen
+            yield from within(where, trained(seen, place, first))
+
+        for ranks in (2, 3):  # each rank's share of the rows would stop at another epoch
+            where = f"{ranks} ranks, early stopping"
+            seen, _ = runs(answer, home, where, ranks, spoilt=ranks, epochs=8, patience=1)
+            words = "epochs that each rank trains after the one that is the last alone"
+            yield f"{where}: {words}", late(seen, ranks)
+
+        for ranks in (1, 2, 3):
+            where = f"{plural(ranks, 'rank')}, with dropout and batch norm"
+            whole, place = runs(answer, home, where, ranks, noisy=True)
+            yield from within(where, noisy(whole, place))
+            where += ", killed after an epoch and resumed"
+            killed = place / "killed"
+            again, later = runs(answer, home, where, ranks, noisy=True, killed=killed)
+            yield from within(where, resumed(again, later, whole))
     yield "", "On 1, 2 and 3 ranks it is the training of one device, to rounding."
 
 
@@ -466,20 +468,14 @@ def without_pieces(rows, batch, pieces, ranks):
     },
 )
 def _(answer):
-    for rows, batch, pieces, ranks in (
-        *((1438, 48, 1, 1), (1438, 48, 2, 2), (1438, 64, 2, 4), (118, 24, 2, 3)),
-        *(
-            (rows, 24, pieces, ranks)
-            for rows in (7, 96, 131)
-            for pieces in (1, 2)
-            for ranks in PLANS
-        ),
-        *((100, 10, 3, 1), (100, 10, 1, 4), (1438, 52, 2, 4)),
-    ):
-        call = f"plan_epoch({rows}, {batch}, {pieces}, {ranks})"
+    usual = (1438, 48, 1, 1), (1438, 48, 2, 2), (1438, 64, 2, 4), (118, 24, 2, 3)
+    small = product((7, 96, 131), (24,), (1, 2), (1, 2, 3, 4, 6))
+    refused = (100, 10, 3, 1), (100, 10, 1, 4), (1438, 52, 2, 4)
+    for given in (*usual, *small, *refused):
+        call = f"plan_epoch{given}"
         planned = None
         try:
-            planned = answer(rows, batch, pieces, ranks)
+            planned = answer(*given)
         except ValueError:
             yield f"whether {call} raises a ValueError", True
         else:

@@ -2,6 +2,7 @@
 
 import ast
 import linecache
+import os
 import re
 import symtable
 import sys
@@ -20,10 +21,11 @@ CONDITIONAL = (ast.If, ast.Try, ast.For, ast.While, ast.With, ast.Match, ast.Aug
 OF_PROCESS = re.compile(
     r"torch\.(\w+\.)*set_(?!num|rng|device|stream)|torch\.(use_deterministic|backends\.)"
     r"|warnings\.(filterwarnings|simplefilter)"
-    r"|logging\.(basicConfig|captureWarnings|disable|(getLogger\.)?setLevel)"
-    r"|os\.environ(\.(update|setdefault|pop))?$"
+    r"|logging\.(basicConfig|captureWarnings|disable|(getLogger\(\)\.)?setLevel)"
+    r"|os\.environ(\[\]|\.(update|setdefault|pop))?$"
 )
 OF_TORCHRUN = re.compile(r"\b(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_(ADDR|PORT))\b")
+PART = re.compile(r"(\w+)[.[]")  # a place that is a part of what this name stands for
 
 
 class Statement(NamedTuple):
@@ -67,59 +69,69 @@ def history(namespace: dict[str, Any]) -> History:
 
 
 def _changes(node: ast.stmt) -> set[str]:
-    """The names whose values the statement may change: those of its targets, or of its method."""
+    """The names whose values the statement may change."""
+    return {found[1] for place in _places(node) if (found := PART.match(place))}
+
+
+def _places(node: ast.stmt) -> list[str]:
+    """What a statement sets, deletes or calls: `a.b[]` for `a.b[0] = 1` and for `a.b[0](…)`."""
     match node:
         case ast.Assign(targets=targets) | ast.Delete(targets=targets):
-            places: list[ast.AST] = [*targets]
-        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            places = [target]
-        case ast.Expr(ast.Call(func=function)):
-            places = [function]
-        case _:
-            return set()
-    return {root for place in places if (root := _root(place))}
+            return [_place(target) for target in targets]
+        case (
+            ast.AugAssign(target=target)
+            | ast.AnnAssign(target=target)
+            | ast.Expr(ast.Call(func=target))
+        ):
+            return [_place(target)]
+    return []
 
 
-def _root(node: ast.AST) -> str | None:
-    """`a` of `a.b[0].c`."""
+def _place(node: ast.AST) -> str:
     match node:
-        case ast.Attribute(value=ast.Name(id=name)) | ast.Subscript(value=ast.Name(id=name)):
+        case ast.Name(id=name):
             return name
-        case ast.Attribute(value=inner) | ast.Subscript(value=inner) | ast.Call(func=inner):
-            return _root(inner)
-    return None
+        case ast.Attribute(value=inner, attr=name):
+            return f"{_place(inner)}.{name}"
+        case ast.Subscript(value=inner):
+            return f"{_place(inner)}[]"
+        case ast.Call(func=inner):
+            return f"{_place(inner)}()"
+    return ""
 
 
 def of_the_process(namespace: dict[str, Any]) -> list[Statement]:
     """Statements that set something for the whole process: torch's dtype, a filter of warnings."""
     found = {}
     for statement in statements(namespace):
-        match statement.node:
-            case ast.Expr(ast.Call() as place) | ast.Assign([place, *_]) | ast.AugAssign(place):
-                called = OF_PROCESS.match(_dotted(place, namespace))
-            case _:
-                called = None
-        if called and not statement.binds and not OF_TORCHRUN.search(statement.text):
+        for_itself = isinstance(statement.node, ast.For) or not statement.binds
+        if OF_TORCHRUN.search(statement.text) or not for_itself:
+            continue
+        if _sets_the_process(statement.node, namespace):
             found.pop(statement.text, None)
-            found[statement.text] = statement
+            uses = statement.uses - statement.binds
+            found[statement.text] = statement._replace(uses=uses)
     return [*found.values()]
 
 
-def _dotted(node: ast.AST, namespace: dict[str, Any]) -> str:
-    """`torch.set_default_dtype` for a call or a part of it, however the cell calls it."""
-    match node:
-        case ast.Call(func=inner) | ast.Subscript(value=inner):
-            return _dotted(inner, namespace)
-        case ast.Attribute(value=inner, attr=name):
-            return f"{_dotted(inner, namespace)}.{name}"
-        case ast.Name(id=name):
-            value = namespace.get(name)
-            if isinstance(value, ModuleType):
-                return value.__name__
-            if value is getattr(sys.modules.get("os"), "environ", None):
-                return "os.environ"
-            return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
-    return ""
+def _sets_the_process(node: ast.stmt, namespace: dict[str, Any]) -> bool:
+    """Whether the statement does that; a condition or a loop, whether all of it does."""
+    if isinstance(node, ast.If | ast.For):
+        return all(_sets_the_process(inner, namespace) for inner in (*node.body, *node.orelse))
+    return any(OF_PROCESS.match(_in_its_module(place, namespace)) for place in _places(node))
+
+
+def _in_its_module(place: str, namespace: dict[str, Any]) -> str:
+    """`torch.set_default_dtype` for `t.set_default_dtype`, or however the cell calls it."""
+    root = re.split(r"[.[(]", place, maxsplit=1)[0]
+    value = namespace.get(root)
+    if isinstance(value, ModuleType):
+        known_as = value.__name__
+    elif value is os.environ:
+        known_as = "os.environ"
+    else:
+        known_as = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+    return place.replace(root, known_as, 1)
 
 
 def statements(namespace: dict[str, Any]) -> Iterator[Statement]:
@@ -160,17 +172,22 @@ def _text(cell: str, node: ast.stmt, nodes: list[ast.stmt]) -> str:
 
 
 def _of_magic(node: ast.stmt) -> str | None:
-    """The Python that a line such as %%time is followed by, of the calls that IPython makes."""
+    """The Python of %env, or after a line such as %%time, of the calls that IPython makes."""
     match node:
         case ast.Expr(
             ast.Call(
                 func=ast.Attribute(attr="run_cell_magic" | "run_line_magic"),
-                args=[ast.Constant(magic), *_, ast.Constant(body)],
+                args=[ast.Constant(magic), *_, ast.Constant(str(body))],
             )
-        ) if magic in PYTHON_MAGICS:
-            from IPython.core.inputtransformer2 import TransformerManager
+        ):
+            if magic in PYTHON_MAGICS:
+                from IPython.core.inputtransformer2 import TransformerManager
 
-            return TransformerManager().transform_cell(str(body))
+                return TransformerManager().transform_cell(body)
+            sets = re.match(r"\s*(\w+)(=|\s+\S)", body)
+            if magic in ("env", "set_env") and sets:
+                name = sets[1]
+                return f"import os\nos.environ[{name!r}] = {os.environ.get(name, '')!r}"
     return None
 
 

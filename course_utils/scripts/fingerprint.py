@@ -7,6 +7,7 @@ its code, defaults and closure, and a class its attributes; those of a module ar
 import dis
 import functools
 import hashlib
+import inspect
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,6 +32,7 @@ OF_PYTHON = {  # attributes of a class that follow from the others, or from wher
     "__static_attributes__",
     "__weakref__",
     "_abc_impl",
+    "_value2member_map_",
 }
 ONLY_LAYOUT = {"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}  # of bytecode
 JUMPS = {*dis.hasjrel, *dis.hasjabs}
@@ -96,7 +98,7 @@ class Fingerprint:
         if kind in PLAIN:
             return repr(value), []
         if isinstance(value, FunctionType | type):
-            if found := _in_a_module(value):
+            if found := place_of(value):
                 return self._named(*found), []
             if isinstance(value, type):
                 return f"class {value.__qualname__}", _of_class(path, value)
@@ -128,26 +130,23 @@ class Fingerprint:
         return text, [*_of_reduced(path, value, maker, arguments, *state)]
 
 
-def _in_a_module(value: FunctionType | type) -> tuple[str, str] | None:
-    """Its module and name there; None for what travels by value."""
-    module = getattr(value, "__module__", None)
-    if module in (None, "__main__") or module not in sys.modules:
-        return None
-    try:
-        found = functools.reduce(getattr, value.__qualname__.split("."), sys.modules[module])
-    except AttributeError:
-        return None
-    return (module, value.__qualname__) if found is value else None
+def place_of(value: Any) -> tuple[str, str] | None:
+    """The module, and the name in it, where every process finds this very object."""
+    with suppress(Exception):  # it has no such place
+        module = value.__module__
+        name = getattr(value, "__qualname__", None) or value.__reduce_ex__(4)  # torch.int8
+        found = functools.reduce(getattr, name.split("."), sys.modules[module])
+        if found is value and module != "__main__":
+            return module, name
+    return None
 
 
 def _of_function(path: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
-    code, defaults = function.__code__, function.__defaults__ or ()
-    named = code.co_varnames[: code.co_argcount][-len(defaults) :]
+    code = function.__code__
     yield f"{path}'s code", code
-    for word, value in zip(named, defaults, strict=False):
-        yield f"{path}'s default {word}", value
-    for word, value in (function.__kwdefaults__ or {}).items():
-        yield f"{path}'s default {word}", value
+    for word, parameter in inspect.signature(function, follow_wrapped=False).parameters.items():
+        if parameter.default is not parameter.empty:
+            yield f"{path}'s default {word}", parameter.default
     for word, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it is still empty
             yield f"{path}'s variable {word}", cell.cell_contents

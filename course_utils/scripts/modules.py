@@ -117,14 +117,11 @@ class Modules:
         lines = text.split("\n")
         nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
         for node in sorted(nodes, key=lambda node: -node.lineno):
-            imported = [*_imported(node, package)]
-            if not any(is_of_course(module) for module, _, _ in imported):
-                for module, _, _ in imported:
-                    self.bring(module, used_by)
-                continue
-            new = dict.fromkeys(self.line(*place, used_by) for place in imported)
-            block = textwrap.indent("\n".join(new), " " * node.col_offset)
-            lines[node.lineno - 1 : node.end_lineno] = block.split("\n")
+            places = [*imported(node, package)]
+            new = dict.fromkeys(self.line(*place, used_by) for place in places)
+            if any(is_of_course(module) for module, _, _ in places):
+                block = textwrap.indent("\n".join(new), " " * node.col_offset)
+                lines[node.lineno - 1 : node.end_lineno] = block.split("\n")
         return "\n".join(lines)
 
 
@@ -132,7 +129,7 @@ def is_of_course(module: str) -> bool:
     return module.partition(".")[0] == COURSE
 
 
-def _imported(
+def imported(
     node: ast.Import | ast.ImportFrom, package: str
 ) -> Iterator[tuple[str, str | None, str]]:
     """(module, attribute, name) of each name that the statement binds."""

@@ -3,8 +3,8 @@
 import ast
 import builtins
 import enum
-import functools
 import json
+import os
 import sys
 import tempfile
 import traceback
@@ -18,8 +18,8 @@ from ..errors import CourseError, RankError
 from ..machine import rank_accelerator
 from ..ranks import launch
 from .cells import Statement, history, of_the_process
-from .fingerprint import ONLY_HERE, Fingerprint
-from .modules import Modules, is_installed, is_of_course, refuse
+from .fingerprint import ONLY_HERE, Fingerprint, place_of
+from .modules import Modules, imported, is_installed, is_of_course, refuse
 
 MOST_SECONDS = 120  # that the statements may take, all together
 SCALARS = (type(None), bool, int, float, bytes)
@@ -31,7 +31,7 @@ class Needed:
 
     def __init__(self, namespace: dict[str, Any], changed: set[str]) -> None:
         """changed: names of which the statements that changed their values are needed, too."""
-        self.namespace = namespace
+        self.namespace = {"os": os} | namespace  # which the Python of %env uses
         self.bindings, self.changes = history(namespace)
         self.changed = changed
         self.joins = False  # the process group by itself
@@ -39,7 +39,7 @@ class Needed:
         self.statements: dict[object, str] = {}  # in this order
         self.imports: dict[str, str] = {}  # by the name that each binds
         self.modules = Modules()
-        for statement in of_the_process(namespace):
+        for statement in of_the_process(self.namespace):
             self._take(statement.text.split("\n")[0], statement, statement.text)
         for statement in self.bindings.values():  # it holds for all that follows
             if isinstance(statement.node, ast.ImportFrom) and statement.node.module == "__future__":
@@ -56,15 +56,18 @@ class Needed:
         if name := self._name_of(value):
             self.add(name, "the call")
             return name
-        if isinstance(value, enum.Enum):
+        if isinstance(value, enum.Enum) and value.name in type(value).__members__:
             return f"{self.expression(type(value))}.{value.name}"
         if isinstance(value, PurePath):
             self.imports["pathlib"] = "import pathlib"
             kind = "Path" if isinstance(value, Path) else type(value).__name__
             return f"pathlib.{kind}({literal(str(value))})"
         if isinstance(value, types.MethodType):
-            return f"{self.expression(value.__self__)}.{value.__name__}"
-        if (text := self._in_a_module(value)) is not None:
+            owner, name = value.__self__, value.__name__
+            if getattr(owner, name, None) == value:  # a lambda has another one there
+                return f"{self.expression(owner)}.{name}"
+        place = (value.__name__, "") if isinstance(value, types.ModuleType) else place_of(value)
+        if place and (text := self._from(*place)):
             return text
         raise CourseError(
             f"export knows no name for {value!r:.60}: write name = … at the top of a cell, and "
@@ -77,20 +80,8 @@ class Needed:
         names = [name for name in self.bindings if self.namespace.get(name) is value]
         return own if own in names else min(names, key=lambda name: name[0] == "_", default=None)
 
-    def _in_a_module(self, value: Any) -> str | None:
-        """`module.name` for what every process finds there, and its import."""
-        if isinstance(value, types.ModuleType):
-            return self._from(value.__name__, "")
-        module = getattr(value, "__module__", None)
-        if module == "__main__" or module not in sys.modules:
-            return None
-        with suppress(Exception):  # it has no such place
-            name = getattr(value, "__qualname__", None) or value.__reduce_ex__(4)  # torch.int8
-            if functools.reduce(getattr, name.split("."), sys.modules[module]) is value:
-                return self._from(module, name)
-        return None
-
     def _from(self, module: str, name: str) -> str | None:
+        """`module.name`, and the import of the module; None where its name is another value's."""
         taken = self.namespace.get(module.partition(".")[0])
         if is_of_course(module):
             root = name.partition(".")[0]
@@ -148,16 +139,12 @@ class Needed:
 
     def _import(self, name: str, node: ast.Import | ast.ImportFrom) -> None:
         """The import of this name; where it is the course's own, from the file that is copied."""
-        used_by = self.used_by[name]
-        if isinstance(node, ast.ImportFrom):
-            names = {alias.asname: alias.name for alias in node.names}
-            attribute = names.get(name, name)
-            self.imports[name] = self.modules.line(node.module or "", attribute, name, used_by)
-            return
-        for alias in node.names:
-            known_as = alias.asname or alias.name
+        for module, attribute, known_as in imported(node, ""):
+            if known_as == "*":
+                known_as = attribute = name
             if known_as == name or known_as.startswith(f"{name}."):
-                self.imports[known_as] = self.modules.line(alias.name, None, known_as, used_by)
+                line = self.modules.line(module, attribute, known_as, self.used_by[name])
+                self.imports[known_as] = line
         for submodule in self.bindings:
             if submodule.startswith(f"{name}."):
                 self.imports[submodule] = f"import {submodule}"
@@ -186,10 +173,9 @@ class Needed:
     def _refuse(self, name: str, path: str, here: str, there: str, called: str) -> NoReturn:
         used_by = self.used_by.get(name, called)
         if name in _process():
-            setter = name.replace(".get_", ".set_").replace("()", "(…)")
             raise CourseError(
-                f"{called} cannot be exported: {name} is {here} in this kernel, and {there} in the "
-                f"script. Call {setter} at the top of a cell, or in the function."
+                f"{called} cannot be exported: {name} has set {here} in this kernel, and {there} "
+                "in the script. Call it at the top of a cell, or in the function."
             )
         if here == ONLY_HERE:
             refuse(name, used_by, f"{path} is {here}; make it in the function")
@@ -204,7 +190,7 @@ class Needed:
 
 def _in_a_process(
     code: str, files: dict[str, str], names: list[str], called: str
-) -> "Fingerprint | str":
+) -> Fingerprint | str:
     """What the code makes of the names, or why it cannot, in a process that ran nothing else."""
     here, counts = rank_accelerator()
     device = here if here != "tpu" and 1 in counts else "cpu"
@@ -236,6 +222,7 @@ def _run(code: str, folder: str, names: list[str]) -> Fingerprint | str:
     sys.path[:] = [folder, *filter(is_installed, sys.path)]
     torch.set_default_dtype(torch.float32)
     torch.set_float32_matmul_precision("highest")
+    torch.use_deterministic_algorithms(False)
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         exec(compile(code, "script", "exec"), vars(main))
@@ -252,12 +239,13 @@ def _run(code: str, folder: str, names: list[str]) -> Fingerprint | str:
 
 
 def _process() -> dict[str, Any]:
-    """What a launch takes along of the process, beside values."""
+    """What a launch takes along of the process, beside values, by the function that sets it."""
     import torch
 
     return {
-        "torch.get_default_dtype()": torch.get_default_dtype(),
-        "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision(),
+        "torch.set_default_dtype": torch.get_default_dtype(),
+        "torch.set_float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "torch.use_deterministic_algorithms": torch.get_deterministic_debug_mode(),
     }
 
 

@@ -52,10 +52,13 @@ def export(
     cell ran is written as it is now; anything else that differs is refused by its name.
 
     What cells set for the whole process goes along, such as `torch.set_default_dtype(…)`,
-    `warnings.filterwarnings(…)` and `os.environ[…] = …`; a seed does not, nor does it with
-    `launch`. Beside the script lie `dist_utils.py` and the modules that it imports from the
-    notebook's folder and from this course. Numbers, texts and truth values among the arguments
-    become options of its command line.
+    `warnings.filterwarnings(…)`, `os.environ[…] = …` and `%env`; a seed does not, nor does it with
+    `launch`. Of what a function that cells call has set, export sees torch's default dtype,
+    precision of matrix products and deterministic algorithms, and refuses; the rest it cannot see.
+
+    Beside the script lie `dist_utils.py` and the modules that it imports from the notebook's folder
+    and from this course. Numbers, texts and truth values among the arguments become options of its
+    command line.
 
     Args:
         function: a function of a cell or of a module, a method, a partial; and its arguments, as
@@ -83,7 +86,8 @@ def export(
         function = function.func
 
     kind = str(device).partition(":")[0] if device else None
-    options = _options(bound := _bound(function, args, kwargs))
+    bound = _bound(function, args, kwargs)
+    options = _options(bound)
     namespace = namespace_of(inspect.unwrap(function))
     changed: set[str] = set()
     while True:

@@ -50,6 +50,11 @@ class Notebook:
         """What IPython makes of %%time."""
         exec(body, self.values)
 
+    def run_line_magic(self, magic: str, line: str) -> None:
+        """What IPython makes of %env, in which it fills in the notebook's values."""
+        name, _, value = line.format(**self.values).partition("=")
+        os.environ[name] = value
+
     def __getitem__(self, name: str):
         return self.values[name]
 
@@ -57,7 +62,12 @@ class Notebook:
 def outside(**more: str) -> dict[str, str]:
     """The environment of a shell that knows neither the course nor a notebook."""
     gone = ("PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    return {name: value for name, value in os.environ.items() if name not in gone} | more
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in gone and not name.startswith("MY_")  # which cells of tests set
+    }
+    return kept | more
 
 
 def result(script: Path, *options: str) -> Any:
@@ -73,6 +83,8 @@ def _run(script: Path, options: tuple[str, ...]) -> str:
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
         patch.setitem(sys.modules, "course_utils", None)  # no import finds it
+        for name in os.environ.keys() - outside().keys():
+            patch.delenv(name)
         runpy.run_path(str(script), run_name="__main__")
     return out.getvalue()
 

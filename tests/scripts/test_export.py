@@ -1,5 +1,6 @@
 """The script gives what the notebook gives, alone; what cannot leave is named in words."""
 
+import re
 import sys
 
 import pytest
@@ -88,11 +89,15 @@ CASES = {
             "import os, warnings, torch as t\nSECONDS = 3",
             "os.environ['MY_SECONDS'] = str(SECONDS); os.environ['RANK'] = '7'; t.manual_seed(0)",
             "warnings.filterwarnings('ignore', message='mine'); t.backends.mkl.mine = 5",
+            "if SECONDS > 2:\n    os.environ['MY_IF'] = 'x'",
+            "for letter in 'FG':\n    os.environ[f'MY_{letter}'] = letter",
+            "get_ipython().run_line_magic('env', 'MY_ENV={SECONDS}')",
         ],
         """
         def f():
             ours = [one for one in warnings.filters if one[1] and one[1].pattern == 'mine']
-            return [os.environ["MY_SECONDS"], len(ours), t.backends.mkl.mine]
+            own = [os.environ[f"MY_{name}"] for name in ("SECONDS", "IF", "G", "ENV")]
+            return [*own, len(ours), t.backends.mkl.mine]
         """,
         (),
     ),
@@ -341,9 +346,15 @@ def test_what_cannot_leave_is_named(cell, line, words, tmp_path):
 
 
 def test_calls_that_cannot_be_written(tmp_path):
-    notebook = Notebook("def f(a):\n    return a", "space = {}\nexec('def f(): pass', space)")
+    notebook = Notebook(
+        "def f(a):\n    return a",
+        "space = {}\nexec('def f(): pass', space)",
+        "class A:\n    double = lambda self: 2",
+        "a = A()",
+    )
     wrong = {
         r"no name for <object .*write name = … at the top": ((object(),), {}),
+        r"no name for re\.IGNORECASE\|re\.M.*write name = … at the top": ((re.I | re.M,), {}),
         r"f\(a\) cannot be called so: missing a required argument: 'a'": ((), {}),
         r"ranks=10, nodes=4: .*give ranks=8": ((1,), {"ranks": 10, "nodes": 4}),
         r"'pbs' is none of slurm, kubernetes": ((1,), {"jobs": ("pbs",)}),
@@ -353,16 +364,27 @@ def test_calls_that_cannot_be_written(tmp_path):
             export(notebook["f"], tmp_path / "s.py", *args, **more)
     with pytest.raises(CourseError, match="no name for <function f "):  # not the cell's f
         export(notebook["space"]["f"], tmp_path / "s.py")
+    with pytest.raises(CourseError, match=r"no name for <bound method A\.<lambda> "):
+        export(notebook["a"].double, tmp_path / "s.py")
 
 
-def test_a_dtype_that_a_function_set(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "own", "usual"),
+    [
+        ("set_default_dtype", torch.float64, torch.float32),
+        ("set_float32_matmul_precision", "high", "highest"),
+        ("use_deterministic_algorithms", True, False),
+    ],
+)
+def test_what_a_function_set_for_the_process(name, own, usual, tmp_path):
     notebook = Notebook("import torch\ndef f():\n    return torch.zeros(1)")
-    torch.set_default_dtype(torch.float64)
+    setter = getattr(torch, name)
+    setter(own)
     try:
-        with pytest.raises(CourseError, match=r"set_default_dtype\(…\) at the top of a cell"):
+        with pytest.raises(CourseError, match=f"{name} has set .* Call it at the top of a cell"):
             export(notebook["f"], tmp_path / "s.py")
     finally:
-        torch.set_default_dtype(torch.float32)
+        setter(usual)
 
 
 @pytest.mark.parametrize("mine", ["train.py", "dist_utils.py", "train.sbatch"])

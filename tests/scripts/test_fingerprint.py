@@ -32,6 +32,10 @@ class Options:
 class Mode(enum.Enum):
     SLOW = 1
 
+class Sides(enum.Flag):
+    LEFT = 1
+    RIGHT = 2
+
 class Pair(NamedTuple):
     a: int
     b: str = "x"
@@ -73,7 +77,7 @@ def made(*more: str) -> dict:
 
 
 def test_the_same_statements_make_the_same():
-    one = pickle.loads(pickle.dumps(Fingerprint(made())))
+    one = pickle.loads(pickle.dumps(Fingerprint(made("Sides.LEFT | Sides.RIGHT"))))
     assert one.difference(Fingerprint(made())) is None
 
 

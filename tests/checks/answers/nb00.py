@@ -46,7 +46,6 @@ WRONG = {
         lambda n: n * (n - 1) // 2,
         share(lambda n, rank, ranks: range(n), op=dist.ReduceOp.MAX),
         share(give=float),
-        share(give=torch.Tensor.numpy),
         share(in_rounded_blocks),
         share(lambda n, rank, ranks: torch.arange(rank, n, ranks).tolist()),
         some_leave_early,

@@ -77,15 +77,10 @@ def one_backward_at_the_end(model, loss_of, x, y, most):
     return total.item()
 
 
-def and_then(change):
-    """The right thing, and a change of the model."""
-
-    def answer(model, *given):
-        loss = backward_in_pieces(model, *given)
-        change(model)
-        return loss
-
-    return answer
+def and_a_step(model, *given):
+    loss = backward_in_pieces(model, *given)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return loss
 
 
 RIGHT = {
@@ -98,14 +93,11 @@ WRONG = {
         with_more(lambda widths: -widths[-2]),
         with_more(lambda widths: 2 * (min(widths[1:-1]) - widths[-2])),
         lambda *given: int(np.int64(predict_peak(*given)).astype(np.int32)),
-        with_more(lambda widths: widths[0] - widths[-2]),
     ],
     "backward_in_pieces": [
         one_backward_at_the_end,
         by(labels_in_chunks),
-        and_then(lambda model: torch.optim.SGD(model.parameters(), lr=0.1).step()),
-        and_then(lambda model: model[1].bias.requires_grad_(False)),
+        and_a_step,
         lambda model, loss_of, *given: backward_in_pieces(model, cross_entropy, *given),
-        lambda model, *given: backward_in_pieces(model.eval(), *given),
     ],
 }

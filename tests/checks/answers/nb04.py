@@ -125,7 +125,6 @@ WRONG = {
             ]
         ),
         of_tensors(by_rows, (tuple, dict)),
-        of_tensors(lambda batch, devices: batch.chunk(len(devices))),
         in_place,
         not_if(lambda batch, devices: len(devices) == 1, lambda batch, devices: [batch]),
         not_if(

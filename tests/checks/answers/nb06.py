@@ -54,14 +54,6 @@ def at_the_end_of_backward(model):
     )(model)
 
 
-def and_then(change):
-    def hand_ddp(model):
-        hooked()(model)
-        change(model)
-
-    return hand_ddp
-
-
 def clipped(parameters):
     averaged(parameters)
     torch.nn.utils.clip_grad_norm_(parameters, 10.0)
@@ -83,15 +75,13 @@ def of_each_child(model):
 
 
 RIGHT = {
-    "hand_ddp": [hooked(), at_the_end_of_backward, buffers_before_each_forward],
+    "hand_ddp": [at_the_end_of_backward, buffers_before_each_forward],
 }
 WRONG = {
     "hand_ddp": [
         hooked(start=lambda model: model.parameters()),
         hooked(send=a_message_each),
         hooked(send=clipped),
-        and_then(torch.nn.Module.train),
-        and_then(lambda model: model.hidden[1].bias.requires_grad_(False)),
         hooked(start=lambda model: [*of_each_child(model), *model.buffers()]),
         hooked(send=lambda parameters: averaged(parameters, ranks=lambda: 1)),
         hooked(is_last=lambda mine: all(p.grad is not None for p in mine)),

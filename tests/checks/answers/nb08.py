@@ -50,22 +50,20 @@ def averaged(parameters):
         p.grad /= dist.get_world_size()
 
 
-def sharded(deal=by_least, average=averaged, make_all=False, smallest=0):
+def sharded(deal=by_least, average=averaged, smallest=0):
     """A shard_optimizer with one thing another way."""
 
     def shard_optimizer(parameters, make):
         trained = [p for p in parameters if p.requires_grad]
         owners = deal(trained)
         mine = [p for p, owner in zip(trained, owners, strict=True) if owner == dist.get_rank()]
-        optimizer = make(trained if make_all else mine) if mine else None
+        optimizer = make(mine) if mine else None
 
         def step():
             average(trained)
             if optimizer:
                 optimizer.step()
             for p, owner in zip(trained, owners, strict=True):
-                if make_all and owner != dist.get_rank():
-                    optimizer.state.pop(p, None)
                 if p.numel() > smallest:
                     dist.broadcast(p.detach(), src=owner)
 
@@ -125,7 +123,6 @@ WRONG = {
         ),
     ],
     "shard_optimizer": [
-        sharded(make_all=True),
         sharded(to_the_first_two),
         sharded(average=lambda trained: None),
         sharded(smallest=1),

@@ -15,7 +15,6 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.functional import gelu, linear
 
 from course_utils import pick
-from course_utils.checks.nb11_tensor_parallel import attention_part, mlp_part
 from course_utils.lessons.tensor_parallel import add_up, fan_out, mine
 
 
@@ -51,14 +50,6 @@ def shares_the_bias(x, up, down):
     return add_up(summand(fan_out(x), up, down) + down.bias)
 
 
-def blanks_the_others(x, up, down):
-    with torch.no_grad():
-        others = torch.ones(len(up.bias), dtype=torch.bool, device=x.device)
-        mine(others)[:] = False
-        down.weight[:, others] = 0
-    return mlp_part(x, up, down)
-
-
 def unknown_to_autograd(x, up, down):
     total = summand(x, up, down).detach()
     dist.all_reduce(total)
@@ -74,11 +65,6 @@ def head_by_head(x, attention):
         scores = (q @ k.transpose(1, 2) / len(rows) ** 0.5).masked_fill(later, float("-inf"))
         total = total + scores.softmax(-1) @ v @ attention.out.weight[:, rows].T
     return add_up(total) + attention.out.bias
-
-
-def shares_the_bias_of_out(x, attention):
-    attention.out.bias.data /= dist.get_world_size()
-    return attention_part(x, attention) + (dist.get_world_size() - 1) * attention.out.bias
 
 
 def attention_with_a_plan(x, attention):
@@ -97,11 +83,9 @@ WRONG = {
         unknown_to_autograd,
         plan_that_sends_weights,
         shares_the_bias,
-        blanks_the_others,
         lambda x, up, down: down(gelu(up(x))),
     ],
     "attention_part": [
-        shares_the_bias_of_out,
         lambda x, attention: attention(x),
     ],
 }

@@ -32,11 +32,6 @@ def in_the_type_of_lse(out_a, lse_a, out_b, lse_b):
     return out_a * a + out_b * b, torch.logaddexp(lse_a, lse_b)
 
 
-def in_the_types_of_b(out_a, lse_a, out_b, lse_b):
-    out, lse = merge_outputs(out_a, lse_a, out_b, lse_b)
-    return out.type_as(out_b), lse
-
-
 def lse_as_it_comes(out_a, lse_a, out_b, lse_b):
     return merge_outputs(out_a, lse_a, out_b, lse_b)[0], torch.logaddexp(lse_a, lse_b)
 
@@ -95,7 +90,6 @@ WRONG = {
     "merge_outputs": [
         four_dimensions,
         in_the_type_of_lse,
-        in_the_types_of_b,
         lse_as_it_comes,
         in_place,
         lambda out_a, *more: merge_outputs(out_a.float(), *more),

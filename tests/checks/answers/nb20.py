@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import queue
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -49,14 +48,6 @@ def with_workers(dataset, sampler):
     return DataLoader(dataset, 16, sampler=sampler, num_workers=1, persistent_workers=True)
 
 
-def waited_for(dataset, sampler):
-    """Another thread reads, and this one waits for it."""
-    batches = iter(DataLoader(dataset, 16, sampler=sampler))
-    with ThreadPoolExecutor(1) as pool:
-        for _ in range(len(batches)):
-            yield pool.submit(next, batches).result()
-
-
 def a_loader_a_step(dataset, sampler):
     for step in itertools.count():
         workers = iter(with_workers(dataset, sampler))
@@ -75,10 +66,6 @@ def rounded(layers, ranks):
 
 def the_first_batch_again(dataset, sampler):
     return itertools.repeat(next(iter(with_workers(dataset, sampler))))
-
-
-def without_the_first(dataset, sampler):
-    return itertools.islice(with_workers(dataset, sampler), 1, None)
 
 
 def labels_of_the_next(dataset, sampler):
@@ -182,13 +169,11 @@ WRONG = {
     ],
     "train_archive": [
         reading(the_first_batch_again),
-        reading(without_the_first),
         reading(labels_of_the_next),
         without_ddp,
         reading(lambda dataset, sampler: [*DataLoader(dataset, 16, sampler=sampler)]),
         reading(with_workers, sampler=None),
         reading(with_workers, fewer=1),
-        reading(waited_for),
         reading(a_loader_a_step),
         reading(all_at_once),
     ],
@@ -209,7 +194,6 @@ WRONG = {
     "train_noisy": [
         faulty_jobs.train_noisy,
         noisy(lambda model, x, y: cross_entropy(model(x), y)),
-        noisy(lambda model, x, y: None),
         noisy(lambda model, x, y: cross_entropy(model(x.nan_to_num()), y)),
     ],
 }

@@ -24,7 +24,7 @@ def in_order_of_the_sampler(rows, batch, *, shuffle=False, **options):
 
 def train(function, folder, order):
     def build():
-        return nb22.network("group norm", 0.0)
+        return nb22.network(noisy=False)
 
     with mock.patch.object(data, "DataLoader", order):
         return function(lambda: nb22.datasets(1), build, folder, 1, 24, 2, 9, False)
