@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LARGE = 1 << 20  # bytes; less is copied, because a mapped tensor cannot be resized
 ALIGN = 64  # bytes
 # Of every function that `functools.singledispatch` makes.
-DISPATCHING = functools.singledispatch(print).__code__  # ty: ignore[unresolved-attribute]
+DISPATCHING = functools.singledispatch(print).__code__  # ty: ignore[missing-attribute]
 
 Part = tuple[int, int]  # of a file or of bytes: where it begins, and where it ends
 
