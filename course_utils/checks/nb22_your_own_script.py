@@ -394,10 +394,10 @@ def resumed(again: list[Seen], later: Path, whole: list[Seen]) -> Iterator[tuple
     yield "the learning rate (in the optimizer's state), as a multiple of what it was", rates
     far = [apart(a.after, b.after) for a, b in pairs]
     words = "how far a step leads from where it led (the optimizer goes on with its state), by rank"
-    yield words, far, 1e-12
+    yield words, far, 1e-9
     both = zip(again, whole, strict=True)
     far = [apart(one.steps[-1].after, all.steps[-1].after) for one, all in both]
-    yield "how far the last weights are from a run's that nobody killed", far, 1e-12
+    yield "how far the last weights are from a run's that nobody killed", far, 1e-9
     yield "the epochs in log.csv", logged(later)
     yield "epochs in the history of each rank", [shape(one.history) for one in again]
 
