@@ -150,22 +150,22 @@ def raised_by(error: BaseException) -> Failure:
     return Failure(time.perf_counter(), name, happened, frames, formatted)
 
 
-def in_full(error: BaseException) -> str:
-    """An exception with its notes, the members of a group, and the errors that led to it."""
+def in_full(error: BaseException, indent: str = "\n  ", most: int = MOST_CAUSES) -> str:
+    """An exception with its notes, the members of a group, and the errors that led to it, `most`
+    deep.
+    """
     text = _in_words(error)
+    if most == 0:
+        return text
     if isinstance(error, BaseExceptionGroup):
         for member in islice(error.exceptions, MOST_CAUSES):
-            text += f"\n  one of them: {_in_words(member)}"
-    for _ in range(MOST_CAUSES):
-        cause = error.__cause__
-        words = "caused by"
-        if cause is None and not error.__suppress_context__:
-            cause = error.__context__
-            words = "raised while handling"
-        if cause is None:
-            break
-        text += f"\n  {words} {_in_words(cause)}"
-        error = cause
+            text += f"{indent}one of them: {in_full(member, indent + '  ', most - 1)}"
+
+    cause, words = error.__cause__, "caused by"
+    if cause is None and not error.__suppress_context__:
+        cause, words = error.__context__, "raised while handling"
+    if cause is not None:
+        text += f"{indent}{words} {in_full(cause, indent, most - 1)}"
     return text
 
 

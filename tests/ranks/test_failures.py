@@ -54,8 +54,10 @@ def test_an_error_is_told_with_its_notes_causes_and_members():
         text = in_full(error)
     assert text == "ValueError: no config\n  look at batch 3\n  caused by KeyError: 'lr'"
 
-    group = ExceptionGroup("two", [ValueError("a"), KeyError("b")])
+    inner = ExceptionGroup("inner", [KeyError("b")])
+    group = ExceptionGroup("outer", [ValueError("a"), inner])
     assert in_full(group).splitlines()[1:] == [
         "  one of them: ValueError: a",
-        "  one of them: KeyError: 'b'",
+        "  one of them: ExceptionGroup: inner (1 sub-exception)",
+        "    one of them: KeyError: 'b'",
     ]
