@@ -15,7 +15,8 @@ from typing import Any
 from .. import style
 from .picture import FONTS, Picture, sheet, to_png
 
-Panels = Mapping[str, Mapping[int | str, tuple[Sequence[float], Sequence[float]]]]
+Panel = Mapping[int | str, tuple[Sequence[float], Sequence[float]]]
+Panels = Mapping[str, Panel]
 Point = tuple[float, float]
 Stretch = list[Point]  # a line without a gap
 Series = list[Stretch]  # of one rank or name in one panel
@@ -306,7 +307,7 @@ def _draw_series(drawing: Drawing, series: Series, look: Look, *, markers: bool)
 
 
 def _ends(
-    panel: Mapping[int | str, tuple[Sequence[float], Sequence[float]]],
+    panel: Panel,
     placed: Mapping[int | str, Series],
     looks: Mapping[int | str, Look],
     x_axis: Axis,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable
 from math import inf
@@ -123,7 +124,8 @@ def activity(frames: list[Frame]) -> Activity:
     if not frames:
         return SILENT
     if program.is_ending(frames):
-        joins = any(name == "_shutdown" for _, _, name in frames)  # of Python's threading
+        shutdown = threading.__file__, "_shutdown"  # which joins threads
+        joins = any((file, name) == shutdown for file, _, name in frames)
         return JOINING if joins else LEAVING
     if not own_frames(frames[::-1]) and any(name == "prepare" for _, _, name in frames):
         return STARTING  # the function has not been called yet

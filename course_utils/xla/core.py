@@ -52,14 +52,14 @@ def main(
     import torch_xla.runtime as xr
 
     share(todo, file, connection)
-    if todo.backend != SPMD and os.environ["PJRT_DEVICE"] == "TPU":
+    if todo.backend == SPMD:
+        _unfinished = 1
+        _run_core(0, xr.use_spmd)
+    elif os.environ["PJRT_DEVICE"] == "TPU":
         chips()  # a process each
     else:
         _unfinished = len(ranks)
-        if todo.backend == SPMD:
-            _run_core(0, xr.use_spmd)
-        else:
-            _threads()
+        _threads()
     if _last:
         close(*_last, program.end)
     program.leave(connection)
