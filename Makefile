@@ -91,11 +91,11 @@ lab: course
 		$(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
 
 # Most tests and cells wait for ranks, not for the processor, so that two workers share the two cores. Tests that use one
-# kernel stay with one worker, and so do the cells of a notebook. The longest notebook goes first. Eight virtual cores run
+# kernel stay with one worker, and so do the cells of a notebook. The longest notebooks go first. Eight virtual cores run
 # with nothing beside them, because XLA ends a core that is ten seconds late.
 TESTS := -m pytest -n 2 --dist loadgroup --ignore tests/browser
 NBVAL := -m pytest -p tests.seconds --dist loadfile --no-loadscope-reorder --nbval-lax --nbval-cell-timeout=600
-FIRST := notebooks/19%
+FIRST := notebooks/19% notebooks/22% notebooks/07% notebooks/20%
 ALONE := notebooks/16% notebooks/17% notebooks/18%
 XLA_THERE = $(if $(filter 0,$(XLA)),,$(shell ls .venv-xla/ready 2>/dev/null))
 ON_XLA = $(shell grep -l '"name": "xla"' notebooks/*.ipynb)

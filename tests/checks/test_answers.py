@@ -8,14 +8,19 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils._pytree import tree_map
 
 from course_utils import check
 from course_utils.checks import all_exercises
+from course_utils.lessons.models import mlp
 
 from . import answers
+from .homeless import homeless
 
-FAST = 2  # answers of an exercise that every run of the tests judges; the others are marked slow
+FAST = 1  # answers of an exercise that every run of the tests judges; the others are marked slow
+ON_CORES = ("tpu_many_cores", "lightning")  # their exercises run on XLA's cores
 XLA_IS_HERE = find_spec("torch_xla") is not None
 SOON = 6.0  # seconds for an answer that never ends; there is no short limit for any other
 
@@ -51,9 +56,15 @@ def for_kind_numbers(solution, change):
     return lambda *given: solution(*tree_map(changed, given, is_leaf=is_one))
 
 
+def published(exercise):
+    """The solution; on ranks it has to run on GPUs, too."""
+    on_cores = exercise.published.__module__.endswith(ON_CORES)
+    return homeless(exercise.published) if exercise.ranks and not on_cores else exercise.published
+
+
 def collected():
     """By exercise: right answers, and wrong ones; those that never end; exercises that need XLA."""
-    right = {name: [exercise.published] for name, exercise in all_exercises().items()}
+    right = {name: [published(exercise)] for name, exercise in all_exercises().items()}
     wrong = {name: [*exercise.mistakes.values()] for name, exercise in all_exercises().items()}
     hangs, needs_xla = set(), set()
     for module in pkgutil.iter_modules(answers.__path__):
@@ -65,7 +76,8 @@ def collected():
         needs_xla |= getattr(table, "NEEDS_XLA", set())
     for name, kind in itertools.product(TAKE_NUMBERS, KIND):
         if (name, kind) not in NO_MATTER:
-            wrong[name].append(for_kind_numbers(right[name][0], KIND[kind]))
+            solution = all_exercises()[name].published
+            wrong[name].append(for_kind_numbers(solution, KIND[kind]))
     return right, wrong, hangs, needs_xla
 
 
@@ -111,3 +123,23 @@ def test_wrong(name, answer):
     assert not verdict.expected or verdict.expected != verdict.got, str(verdict)
     for sentence, mistake in exercise.mistakes.items():
         assert mistake is not answer or sentence in verdict.text, str(verdict)
+
+
+def count_on_the_cpu(losses):
+    total = torch.zeros(2)
+    total[0], total[1] = losses.sum(), len(losses)
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()
+
+
+def not_moved(batches):
+    return DDP(mlp()).module
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer"), [("mean_over_ranks", count_on_the_cpu), ("train_uneven", not_moved)]
+)
+def test_a_solution_that_runs_on_the_cpu_only_would_be_seen(exercise, answer):
+    verdict = getattr(check, exercise)(homeless(answer))
+    assert verdict.state == "wrong"
+    assert "raised" in verdict.text

@@ -13,7 +13,7 @@ from torch.distributed.elastic.utils.distributed import get_free_port
 from tests.kernel import Kernel, posix
 from tests.scripts.notebook import cells_of, metrics, outside
 
-pytestmark = posix
+pytestmark = [posix, pytest.mark.slow]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 PREPARE = [*cells_of("06", "RANKS = ", "def train(digits"), "digits = data.digits()"]
 EXPORT = """
@@ -72,13 +72,7 @@ def commands(engine: str, script: Path) -> list[list]:
     }[engine]
 
 
-SLOW = [
-    pytest.param(engine, marks=pytest.mark.slow)
-    for engine in ("torchrun", "two torchruns", "TrainJob")
-]
-
-
-@pytest.mark.parametrize("engine", ["python", *SLOW])
+@pytest.mark.parametrize("engine", ["python", "torchrun", "two torchruns", "TrainJob"])
 def test_same_loss_curve(exported, engine, tmp_path):
     script, curves = exported
     loopback = "lo0" if sys.platform == "darwin" else "lo"
