@@ -343,7 +343,7 @@ def _write_ends(drawing: Drawing, ends: dict[str, tuple[float, float, str]]) -> 
         if last == before:
             level = min(level, above)
         left = last + 8
-        drawing.lines.append(([(x, y), (left, level)], color, 1, ""))
+        drawing.lines.append(([(x, y), (left, level)], style.GREY, 1, ""))
         drawing.lines.append(([(left, level - 3), (left, level + 3)], color, 3, ""))
         drawing.texts.append((left + 5, level + 4, text, "start", True))
         before, above = last, level - 13

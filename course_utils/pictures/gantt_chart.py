@@ -23,7 +23,7 @@ SHADES = {
     "backward-weight": (style.ROLE["optimizer"], "#99D8C7"),
 }
 KINDS = {"backward-input": "backward, or B, its input half", "backward-weight": "W, weight half"}
-WAITING = style.GREY + "33"  # nearly transparent
+WAITING = style.GREY + "59"  # a third of it
 LOOKS = {role: (color, "none") for role, color in style.ROLE.items()}  # fill and edge
 LOOKS["idle"] = ("none", style.GREY)  # hollow, so that its name can be read on it
 
@@ -52,14 +52,21 @@ def gantt(timeline: Timeline) -> Picture:
     for i, rank in enumerate(timeline.ranks):
         boxes += _boxes(timeline, rank, row * i)
 
-    roles = {s.role for s in timeline.spans}
+    names: dict[str, set[str]] = defaultdict(set)  # of the spans, by role
+    for s in timeline.spans:
+        names[s.role].add(s.name)
+    looks = {}
+    for role, look in LOOKS.items():
+        if role in names:
+            alone = role in ("other", "idle") and len(names[role]) == 1
+            looks[names[role].pop() if alone else role] = look
     title = f"{timeline.title}: " if timeline.title else ""
     says = _summary(timeline)
     return _chart(
         {says: (timeline.ranks, boxes)},
         row,
         timeline.seconds,
-        {role: look for role, look in LOOKS.items() if role in roles},
+        looks,
         title=timeline.title,
         alt=f"{title}Gantt chart of {len(timeline.spans):,} spans of "
         f"{style.plural(len(timeline.ranks), 'rank')} over "

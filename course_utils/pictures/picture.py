@@ -52,7 +52,7 @@ def player(
     caption below it.
 
     It works in a saved page with no kernel; without JavaScript the first frame is shown, without
-    the words in an SVG.
+    the words in an SVG, and what to do.
     """
     pages = [frame if isinstance(frame, str) else frame.html for frame in frames]
     # Of an SVG that JupyterLab does not trust it shows the words alone.
@@ -65,7 +65,7 @@ def player(
         f'<div data-course-player {controls(alt)} style="{style.BOX}">{heading(title)}'
         f"<div data-stage>{first}</div>"
         f'<div data-line aria-live="polite" style="min-height:18px">1 of {len(pages)}: '
-        f"{html.escape(captions[0])}</div>"
+        f"{html.escape(captions[0])} (Run the cell to step through them.)</div>"
         f'<script type="application/json">{stored}</script>'
         f"<script>{script('player.js')}</script></div>",
         alt,

@@ -11,7 +11,7 @@ function frame(spans, p, colors) {
   };
   const rows = Array.from({length: p}, (_, rank) => `<div style="padding-right:8px">rank ${rank}</div><div ` +
     'style="position:relative;height:28px;text-align:center;line-height:22px;font-size:11px;' +
-    `background:rgba(128,128,128,.12)">${shown.filter(s => s[0] === rank).map(box).join("")}</div>`);
+    `background:rgba(128,128,128,.3)">${shown.filter(s => s[0] === rank).map(box).join("")}</div>`);
   const every = [1, 2, 5, 10, 20, 50, 100].find(n => end / n <= 16), marks = [];
   for (let t = 0; t < end; t += every) marks.push(`<div style="position:absolute;left:${percent(t)}">${t}</div>`);
   return `<div style="display:grid;grid-template-columns:max-content 1fr;gap:3px 0">${rows.join("")}<div ` +
@@ -39,7 +39,7 @@ function says(spans, held, p, m, v, name) {
 // Finds every explorer of the page that has no controls yet: several on one page do not meet.
 function build(root) {
   root.setAttribute("data-ready", "");
-  const {state, names, controls, colors} = JSON.parse(root.querySelector("[type='application/json']").textContent);
+  const {state, names, controls, colors, legend} = JSON.parse(root.querySelector("[type='application/json']").textContent);
   const [stage, line, key] = ["stage", "line", "key"].map(part => root.querySelector(`[data-${part}]`));
   const bar = document.createElement("div"), inputs = {};
   bar.style.cssText = "display:grid;grid-template-columns:repeat(auto-fit,minmax(220px,1fr));gap:4px 20px;" +
@@ -65,7 +65,7 @@ function build(root) {
   }
   root.insertBefore(bar, stage);
   root.addEventListener("keydown", event => event.stopPropagation());
-  key.hidden = false;
+  key.innerHTML = legend;
   function show() {
     const {name, p, m, ratio, link} = state, chunked = name === "interleaved", v = chunked ? state.v : 1;
     select.value = name;

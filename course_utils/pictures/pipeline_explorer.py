@@ -31,10 +31,6 @@ def explorer() -> Picture:
         {"GPipe, 3 micro-batches on 2 ranks": make("GPipe", ranks=2, micro_batches=3).simulate()},
         unit="forwards",
     )
-    state = {"name": "GPipe", "p": 2, "m": 3, "v": 2, "ratio": 2, "link": 0}
-    stored = json.dumps(
-        {"state": state, "names": [*SCHEDULES], "controls": CONTROLS, "colors": COLORS}
-    )
     marks = {
         "forward": COLORS["F"][0],
         "backward, or its input half": COLORS["B"][0],
@@ -42,11 +38,21 @@ def explorer() -> Picture:
         "waits": "rgba(128,128,128,.3)",
         "message on its way": COLORS["S"][0],
     }
-    key = "".join(
+    legend = "".join(
         f'<span style="padding-right:14px"><span style="{MARK};background:{color}"></span> '
         f"{text}</span>"
         for text, color in marks.items()
     )
+    legend += "<br>Numbers are micro-batches; pale boxes are every second chunk. "
+    legend += "One forward through all that a rank holds takes 1."
+    data = {
+        "state": {"name": "GPipe", "p": 2, "m": 3, "v": 2, "ratio": 2, "link": 0},
+        "names": [*SCHEDULES],
+        "controls": CONTROLS,
+        "colors": COLORS,
+        "legend": legend,
+    }
+    stored = json.dumps(data).replace("<", "\\u003c")  # "</script>" would end what holds it
     alt = f"Pipeline explorer. {first.alt}"
     drawn = base64.b64encode(first.png or b"").decode()
     return Picture(
@@ -56,8 +62,7 @@ def explorer() -> Picture:
         f'<div data-stage><img src="data:image/png;base64,{drawn}" '
         f'width="{style.WIDTH}" alt="{html.escape(first.alt)}"></div>'
         f'<div data-line aria-live="polite" style="min-height:50px;padding-top:4px"></div>'
-        f'<div data-key hidden style="opacity:.85">{key}<br>Numbers are micro-batches; pale '
-        "boxes are every second chunk. One forward through all that a rank holds takes 1.</div>"
+        '<div data-key style="opacity:.85"></div>'
         f'<script type="application/json">{stored}</script>'
         f"<script>{script('schedules.js', 'pipeline_explorer.js')}</script></div>",
         alt,
