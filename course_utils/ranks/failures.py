@@ -85,12 +85,16 @@ class Report(NamedTuple):
         return f"{self.label} {self.happened}"
 
 
-def failed(run: Run, rank: int | None, first: Failure, stacks: Stacks) -> RankError:
-    """A rank raised or died; `stacks`: where the others were."""
+def failed(
+    run: Run, rank: int | None, first: Failure, stacks: Stacks, dead: dict[int, Failure]
+) -> RankError:
+    """A rank raised or died; `stacks`: where the others were; `dead`: those that died, too."""
     lines = [location(frame) for frame in own_frames(first.frames)[-3:]]
     label = f"the process of the {run.units}" if rank is None else run.label(rank)
     report = Report(label, first.happened, lines, grouped(stacks))
-    others = [f"meanwhile {line}" for line in sentences(report.groups, run.unit)]
+    others = [f"{run.unit} {other} {failure.happened}" for other, failure in dead.items()]
+    others += sentences(report.groups, run.unit)
+    others = [f"meanwhile {line}" for line in others]
     return RankError(
         [report.sentence, *lines, *others, advice(first, run.device, lines)],
         rank=rank,
@@ -185,7 +189,7 @@ def died(exitcode: int, stack: str, printed: str) -> Failure:
     """What is known of a process that ended by itself.
 
     Args:
-        stack: what `faulthandler` wrote of it.
+        stack: what `faulthandler` wrote of it, unless the function has it write elsewhere.
         printed: its output.
     """
     if exitcode >= 0:
@@ -195,7 +199,7 @@ def died(exitcode: int, stack: str, printed: str) -> Failure:
     happened = f"{ENDS.get(name, 'was ended')} ({name})"
     if words := LAST_WORDS.findall(printed):
         happened += f": {words[-1][:MOST_MESSAGE]}"
-    return Failure(0.0, name, happened, _frames_in(stack), "")
+    return Failure(0.0, name, happened, _frames_in(stack or printed), "")
 
 
 def _frames_in(stack: str) -> list[Frame]:

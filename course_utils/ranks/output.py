@@ -23,7 +23,8 @@ HIDDEN = re.compile(
 )
 # Of a terminal's controls those that bars use, of tqdm and of rich.
 CONTROLS = re.compile(rb"(\n|\r|\x1b\[\d*[AKG]|\x1b\[\?25[hl])")
-INCOMPLETE = re.compile(rb"\x1b(\[[\d?]*)?$")
+COMMAND = re.compile(rb"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)")  # of a terminal: a link, a title
+INCOMPLETE = re.compile(rb"\x1b(\[[\d?]*|\][^\x07\x1b\n]*\x1b?)?$")
 
 
 class Screen:
@@ -37,6 +38,7 @@ class Screen:
     def __init__(self) -> None:
         self.rows = [bytearray()]
         self._at = 0  # the row of the cursor
+        self._begins = True  # the cursor is at the begin of its row
         self._fresh = True  # nothing has been written since the cursor came to this row
         self._hidden = False  # the cursor
         self._rest = b""  # the beginning of a control
@@ -49,16 +51,16 @@ class Screen:
         self._rest = data[end:]
 
         lines: list[bytes] = []
-        for part in CONTROLS.split(data[:end]):
+        for part in CONTROLS.split(COMMAND.sub(b"", data[:end])):
             row = self.rows[self._at]
             if part.startswith(b"\x1b[") and CONTROLS.fullmatch(part):  # a colour is text
                 lines += self._obey(part[2:-1], part[-1:])
             elif part == b"\n" and b"\r" not in row and not self._hidden:
                 lines += self._take(self._at + 1)
-                self._fresh = True
+                self._fresh = self._begins = True
             elif part == b"\n":
                 self._at += 1
-                self._fresh = True
+                self._fresh = self._begins = True
                 if self._at == len(self.rows):
                     self.rows.append(bytearray())
                 if self._at == MOST_ROWS:
@@ -69,18 +71,21 @@ class Screen:
                         lines += self._take(self._at)
                     row.clear()
                 self._fresh = False
+                self._begins = part == b"\r"
                 row += part
                 del row[:-MOST_BYTES]
         return lines
 
     def _obey(self, number: bytes, control: bytes) -> list[bytes]:
-        """Move up, erase the row, go to its begin, or hide and show the cursor."""
+        """Move up, erase the row or what follows, go to its begin, or hide and show the cursor."""
         if control == b"A":
             self._at = max(0, self._at - int(number or 1))
             self._fresh = False
         elif control == b"K":
-            self.rows[self._at][:] = b"\r"
+            if self._begins or number in (b"1", b"2"):  # else nothing follows the cursor
+                self.rows[self._at][:] = b"\r"
         elif control == b"G":
+            self._begins = True
             self.rows[self._at] += b"\r"
         else:
             self._hidden = control == b"l"

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import inspect
 import io
 import logging
 import multiprocessing as mp
@@ -18,6 +19,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import types
 import weakref
 from multiprocessing import resource_tracker
@@ -27,7 +29,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from ..errors import Frame
+from ..errors import PACKAGE, Frame
 
 # What Python itself does at its exit: removes temporary folders, joins processes, flushes logs.
 PYTHONS_OWN = (
@@ -35,6 +37,7 @@ PYTHONS_OWN = (
     multiprocessing.util._exit_function,  # ty: ignore[missing-attribute]
     logging.shutdown,
 )
+server: Any = None  # the process that this one was forked from
 _forgotten: list[dict] = []  # to free them would touch, and so copy, much of the server's memory
 WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 CHILDREN = Path("/proc/self/task")
@@ -48,6 +51,13 @@ def begin(output: Connection, last_words: int) -> None:
         output: where what is printed goes.
         last_words: a file, for where the process is when it crashes.
     """
+    global server
+    server = mp.parent_process()
+    process: Any = mp.current_process()
+    process._identity = ()
+    process.name = "MainProcess"
+    vars(mp.process)["_parent_process"] = None
+
     # A session of its own, as torchrun's workers have: its children end with it, and Linux shares
     # the CPU between sessions first.
     os.setsid()
@@ -59,7 +69,7 @@ def begin(output: Connection, last_words: int) -> None:
     sys.stdin = NoKeyboard()
     vars(sys)["breakpointhook"] = NoKeyboard().readline
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (until the process ends)
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     vars(builtins).update(display=display, get_ipython=lambda: None)
     faulthandler.enable(last_words)
 
@@ -117,6 +127,41 @@ def leave(connection: Connection) -> NoReturn:
     os._exit(0)
 
 
+def tell_hook(error: BaseException) -> None:
+    """Call what the program has set for errors that nobody catches, as Python does at its end."""
+    hook: Any = sys.excepthook
+    while getattr(hook, "__module__", "") == "torch.distributed.distributed_c10d":
+        hook = inspect.getclosurevars(hook).nonlocals.get("old_hook", sys.__excepthook__)
+    if hook is sys.__excepthook__ or isinstance(error, SystemExit):
+        return
+    try:
+        hook(type(error), error, _without_ours(error.__traceback__))
+    except Exception:
+        traceback.print_exc()
+
+
+def end_fork(error: BaseException | None) -> NoReturn:
+    """End a process that the program has forked as Python would; `error`: what nobody caught."""
+    code = 0
+    if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+        code = error.code or 0
+    elif error is not None:
+        code = 1
+        frames = _without_ours(error.__traceback__)
+        text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+        print(error.code if isinstance(error, SystemExit) else text, file=sys.stderr)
+    try:
+        end()
+    finally:
+        os._exit(code)
+
+
+def _without_ours(frames: types.TracebackType | None) -> types.TracebackType | None:
+    while frames and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        frames = frames.tb_next
+    return frames
+
+
 class NoKeyboard(io.TextIOBase):
     """What a rank reads from: nobody types there."""
 
@@ -127,6 +172,9 @@ class NoKeyboard(io.TextIOBase):
         )
 
     read = readline
+
+    def fileno(self) -> int:
+        return 0
 
 
 def display(*values: Any, **_: Any) -> None:

@@ -45,7 +45,8 @@ def main(
     program.begin(output, last_words.descriptor)
     todo: Task = pickle.loads(task)
     [rank] = ranks
-    state.restore(todo.state, todo.threads, RANK=str(rank), LOCAL_RANK=str(rank))
+    numbers = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
+    state.restore(todo.state, todo.threads, **numbers)
     session = Session(rank, connection, todo.started)
     set_session(session, whole_process=True)
 
@@ -83,6 +84,7 @@ def run(
         prepare()
         return _outcome(call, file, finish)
     except BaseException as error:
+        program.tell_hook(error)
         _send_error(session, error)
         return None
 
@@ -120,13 +122,22 @@ def _outcome(call: values.Parcel, file: File | None, finish: Callable[[], None])
 
 
 def _called(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What it returns; like a script, it may also end by `sys.exit(0)`."""
+    """What it returns; like a script, it may also end by `sys.exit(0)`.
+
+    A process that it has forked ends here.
+    """
+    process = os.getpid()
     try:
-        return function(*args, **kwargs)
-    except SystemExit as end:
-        if end.code in (None, 0):
+        result = function(*args, **kwargs)
+    except BaseException as error:
+        if os.getpid() != process:
+            program.end_fork(error)
+        if isinstance(error, SystemExit) and error.code in (None, 0):
             return None
         raise
+    if os.getpid() != process:
+        program.end_fork(None)
+    return result
 
 
 def _return_of(function: Callable) -> list[Frame]:
@@ -150,7 +161,7 @@ def watch(session: Session, thread: int) -> None:
 
     Then end, children included.
     """
-    server = mp.parent_process()
+    server = mp.parent_process() or program.server
     assert server is not None, "a rank is forked from the server, which ends with the notebook"
     for tick in itertools.count():
         if wait([server.sentinel], SEND_SECONDS):

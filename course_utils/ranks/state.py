@@ -25,6 +25,7 @@ SHELL = ("IPython", "ipykernel")
 
 Logger = tuple[str, int, bool, bool, list, list[tuple]]
 Precision = tuple[Any, str, int]
+Numpy = tuple[dict[str, Any], dict[str, Any]] | None
 
 
 def read(env: dict[str, str]) -> bytes:
@@ -207,6 +208,44 @@ def _set_precision(precision: Precision) -> None:
         torch.use_deterministic_algorithms(True, warn_only=deterministic == 1)
 
 
+def _torch() -> tuple[Any, bool, bool, bool, dict[str, Any]]:
+    import torch
+
+    return (
+        torch.get_default_device(),
+        torch.is_grad_enabled(),
+        torch.is_anomaly_enabled(),
+        torch.is_anomaly_check_nan_enabled(),
+        vars(torch._tensor_str.PRINT_OPTS),
+    )
+
+
+def _set_torch(settings: tuple[Any, bool, bool, bool, dict[str, Any]]) -> None:
+    import torch
+
+    device, grad, anomaly, check_nan, printing = settings
+    if device != torch.get_default_device():
+        torch.set_default_device(device)
+    torch.set_grad_enabled(grad)
+    torch.autograd.set_detect_anomaly(anomaly, check_nan)
+    torch.set_printoptions(**printing)
+
+
+def _numpy() -> Numpy:
+    """Only if it is imported."""
+    numpy = sys.modules.get("numpy")
+    return (numpy.geterr(), numpy.get_printoptions()) if numpy else None
+
+
+def _set_numpy(settings: Numpy) -> None:
+    if settings:
+        import numpy
+
+        errors, printing = settings
+        numpy.seterr(**errors)
+        numpy.set_printoptions(**printing)
+
+
 STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "environment": (lambda: dict(os.environ), _set_environment),
     "folder": (_folder, os.chdir),
@@ -221,4 +260,7 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     ),
     "warnings": (_filters, _set_filters),
     "precision": (_precision, _set_precision),
+    "torch": (_torch, _set_torch),
+    "numpy": (_numpy, _set_numpy),
+    "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
 }

@@ -37,6 +37,7 @@ from .whereabouts import Stacks, Whereabouts
 from .wire import At, Failure, Metrics, Printed, Returned, Spans, Task
 
 TERMINATE_SECONDS = 2.0  # between asking a process to end and killing it
+KILL_SECONDS = 10.0  # in which a process that was killed lets go of its device
 END_SECONDS = 2.0  # in which a process that has raised may end as Python does
 CLEANUP_SECONDS = 10.0  # the same for what removes the files of a process that was killed
 POLL_SECONDS = 1.0  # at most that the supervisor listens before it looks at its limits
@@ -245,13 +246,18 @@ class Supervisor:
             self._poll(left)
         first, failure = min(self.failures.items(), key=lambda item: item[1].time)
         stacks: Stacks = {}
+        dead: dict[int, Failure] = {}
         if not failure.traceback:
-            stacks = self.whereabouts.of(set(range(self.run.ranks)) - self.done - {first})
+            for rank, other in self.failures.items():
+                if rank not in (None, first) and not other.traceback:
+                    dead[rank] = other
+            left = set(range(self.run.ranks)) - self.done - dead.keys() - {first}
+            stacks = self.whereabouts.of(left)
             # Peers that lost the connection are no longer where they waited; their errors say it.
             for rank, other in self.failures.items():
                 if other.traceback and rank is not None:
                     stacks[rank] = other.frames[::-1]
-        return failed(self.run, first, failure, stacks)
+        return failed(self.run, first, failure, stacks, dead)
 
     # The end.
 
@@ -263,11 +269,12 @@ class Supervisor:
         if len(self.done) < self.run.ranks:
             strays = self._strays()
         self._join([*filter(self._heard_of, self.workers)], END_SECONDS)
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        ends = ((signal.SIGTERM, TERMINATE_SECONDS), (signal.SIGKILL, KILL_SECONDS))
+        for number, seconds in ends:
             groups = [worker for worker in self.workers if _signal_group(worker, number)]
             if not groups:
                 break
-            self._join(groups, TERMINATE_SECONDS)
+            self._join(groups, seconds)
         for process in strays:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -237,6 +237,12 @@ def _cached(function: Callable, parameters: dict[str, Any]) -> Callable:
     return functools.lru_cache(**parameters)(function)
 
 
+def _cached_property(function: Callable, name: str | None) -> functools.cached_property:
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
 def _dispatching(registry: dict[type, Callable]) -> Callable:
     dispatch = functools.singledispatch(registry[object])
     for kind, function in registry.items():
@@ -277,8 +283,11 @@ class Pickler(cloudpickle.CloudPickler):
             return stand_in
         if isinstance(value, functools._lru_cache_wrapper) and _is_of_a_cell(value):
             return _cached, (value.__wrapped__, value.cache_parameters())
-        if getattr(value, "__code__", None) is DISPATCHING and _is_of_a_cell(value):
-            return _dispatching, (dict(value.registry),)
+        function = isinstance(value, types.FunctionType)
+        if function and value.__code__ is DISPATCHING and _is_of_a_cell(value):
+            return _dispatching, (dict(vars(value)["registry"]),)
+        if type(value) is functools.cached_property:  # before Python 3.12 it has a lock
+            return _cached_property, (value.func, value.attrname)
         # cloudpickle knows modules by their type, and torch.backends.cudnn has a type of its own.
         if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)
@@ -311,7 +320,7 @@ class Pickler(cloudpickle.CloudPickler):
         plain = (
             values.device.type == "cpu"
             and values.layout is torch.strided
-            and not (values.is_quantized or values.is_conj() or values.is_neg())
+            and not (values.is_quantized or values.is_conj() or values.is_neg() or values.is_nested)
             and not tensor._backward_hooks
         )
         if not plain:
@@ -338,7 +347,12 @@ def _module_of_wrapper(value: Any) -> str | None:
 
 
 def _in_a_rank(value: Any) -> tuple | None:
-    """What a rank has in place of IPython's `exit`, `display` and `get_ipython`."""
+    """What a rank has in place of the notebook's streams, and of IPython's `exit`, `display` and
+    `get_ipython`.
+    """
+    for name in ("stdout", "stderr"):
+        if value is getattr(sys, name) or value is getattr(sys, f"__{name}__"):
+            return getattr, (sys, name)
     kind = type(value)
     if kind.__name__.endswith("ExitAutocall"):
         return getattr, (sys, "exit")

@@ -115,6 +115,28 @@ def by_a_mesh():
     return init_device_mesh("cpu", (2,)).size()
 
 
+def test_a_store_of_its_own_is_used_also_where_launch_has_joined():
+    def met():
+        store = dist.TCPStore("127.0.0.1", 29559, 2, rank() == 0)
+        total = joined("gloo", store=store, rank=rank(), world_size=2)
+        dist.barrier()
+        return total, store.num_keys() > 1
+
+    assert launch(met, ranks=2, device="cpu").results == [(2, True)] * 2
+
+
+def test_torch_and_programs_take_it_for_torchrun():
+    names = ("RUN_ID", "RESTART_COUNT", "MAX_RESTARTS", "USE_AGENT_STORE")
+    needed = {f"TORCHELASTIC_{name}" for name in names}
+    needed |= {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR"}
+    needed |= {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"}
+
+    def missing():
+        return dist.is_torchelastic_launched(), needed - os.environ.keys()
+
+    assert launch(missing, ranks=2, device="cpu").results == [(True, set())] * 2
+
+
 @pytest.mark.parametrize("join", [joined, by_a_mesh])
 @pytest.mark.parametrize("init_group", [True, False])
 def test_a_group_may_be_left_and_another_joined(init_group, join):

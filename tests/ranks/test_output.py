@@ -34,6 +34,10 @@ from tests.kernel import posix
         (["\x1b[?25la\nb", "\r\x1b[2K\x1b[1A\x1b[2Kc\nd"], [], ["c", "d"]),
         (["\x1b[?25la\nb\r\x1b[2K\x1b[1A\x1b[2Kc\nd\n\x1b[?25hend\n"], ["c", "d", "end"], []),
         (["\r100 %", "\r      \rdone\n"], [], ["done"]),  # a bar that is taken away
+        (["loss 0.5\x1b[K\n"], ["loss 0.5"], []),  # nothing follows the cursor
+        (["\repoch 1\x1b[K", "\repoch 2\x1b[0K"], [], ["epoch 2"]),
+        (["\repoch 1\r\x1b[Kend\n"], [], ["end"]),
+        (["a \x1b]8;id=1;file://x\x1b", "\\link\x1b]8;;\x07 b\n"], ["a link b"], []),
     ],
 )
 def test_lines_and_states(pieces, lines, states):

@@ -1,11 +1,13 @@
 """A rank is a Python program: it has a `__main__`, the notebook's settings, and an end."""
 
 import os
+import sys
 import zipfile
 
 import pytest
+import torch.distributed as dist
 
-from course_utils import launch
+from course_utils import RankError, launch
 from tests.kernel import posix
 
 pytestmark = posix
@@ -124,6 +126,74 @@ def test_the_notebooks_settings_hold_in_ranks(kernel):
     assert "small" not in printed
     assert "secret" not in printed
     assert printed.endswith("here\nepoch 1\nepoch 1\n\n")
+
+
+def test_settings_of_torch_numpy_and_python_hold_in_ranks(kernel):
+    answer = kernel.works("""
+        import numpy as np
+        def settings():
+            return (torch.get_default_device().type, torch.is_grad_enabled(),
+                    torch.is_anomaly_enabled(), f"{torch.tensor(1 / 3, device='cpu')}",
+                    np.geterr()["over"], np.get_printoptions()["precision"],
+                    sys.getrecursionlimit())
+        launch(settings, ranks=1)
+        before = settings()
+        torch.set_default_device("meta")
+        torch.set_grad_enabled(False)
+        torch.autograd.set_detect_anomaly(True)
+        torch.set_printoptions(precision=2)
+        np.seterr(over="raise")
+        np.set_printoptions(precision=3)
+        sys.setrecursionlimit(5000)
+        here, [there] = settings(), launch(settings, ranks=1).results
+        torch.set_default_device(None)
+        torch.set_grad_enabled(True)
+        torch.autograd.set_detect_anomaly(False)
+        torch.set_printoptions(profile="default")
+        np.seterr(over="warn")
+        np.set_printoptions(precision=8)
+        sys.setrecursionlimit(before[-1])
+        print(here == there != before, settings() == before)
+    """)
+    assert answer.text.strip() == "True True"
+
+
+def test_a_rank_is_a_main_process_and_what_it_forks_ends_by_itself():
+    def fork():
+        import multiprocessing as mp
+
+        codes = []
+        for end in (lambda: sys.exit(3), lambda: 1 / 0, lambda: 0):
+            if os.fork() == 0:
+                return end()
+            codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
+        return codes, mp.current_process().name, mp.parent_process()
+
+    run = launch(fork, ranks=1)
+    assert run.results == [([3, 1, 0], "MainProcess", None)]
+    assert "ZeroDivisionError" in run.output[0]
+    assert "course_utils" not in run.output[0]
+
+
+def test_the_hook_for_errors_that_nobody_catches_is_called(tmp_path):
+    def train():
+        def hook(kind, error, frames):
+            (tmp_path / kind.__name__).write_text(frames.tb_frame.f_code.co_name)
+
+        sys.excepthook = hook
+        dist.init_process_group()  # torch wraps the hook
+        raise KeyError
+
+    with pytest.raises(RankError, match="KeyError"):
+        launch(train, ranks=1, device="cpu", init_group=False)
+    assert (tmp_path / "KeyError").read_text() == "train"
+
+
+def test_who_ended_as_well_is_said_to_have_ended():
+    with pytest.raises(RankError) as caught:
+        launch(os._exit, 0, ranks=2, device="cpu")
+    assert "does not answer" not in str(caught.value)
+    assert str(caught.value).count("ended with exit code 0 before its function returned") == 2
 
 
 END = """

@@ -2,7 +2,9 @@
 
 import functools
 import sqlite3
+import sys
 import threading
+import warnings
 
 import numpy as np
 import psutil
@@ -160,6 +162,40 @@ def test_a_function_that_dispatches_on_a_type_travels():
         return sum(map(total, x))
 
     assert travel(total)([1, [2, 3]]) == 6
+
+
+class AttrDict(dict):
+    __getattr__ = dict.__getitem__  # raises KeyError, not AttributeError
+
+
+class Rows:
+    @functools.cached_property
+    def total(self):
+        return 7
+
+
+def test_objects_whose_attributes_are_odd_travel():
+    Rows.__module__ = AttrDict.__module__ = "__main__"  # as if a cell had made them
+    assert travel(AttrDict(lr=0.1)).lr == 0.1
+    assert travel(Rows)().total == 7
+
+
+def test_the_notebooks_streams_are_those_of_the_rank():
+    out, err = sys.stdout, sys.stderr
+
+    def tell():
+        print("told", file=out)
+        return out is sys.stdout, err is sys.stderr
+
+    run = launch(tell, ranks=1, device="cpu")
+    assert run.results == [(True, True)]
+    assert run.output == ["told\n"]
+
+
+def test_nested_tensors_travel():
+    with warnings.catch_warnings(action="ignore"):
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)])
+        assert [part.tolist() for part in travel(nested).unbind()] == [[1, 1], [0, 0, 0]]
 
 
 def test_ddp_comes_back_as_its_module():
