@@ -50,10 +50,11 @@ def launch(
     the notebook's process it has the environment variables, the folder, loggers, warnings filters,
     and settings of torch, NumPy and Python: default dtype and device, matmul precision,
     deterministic algorithms, gradients on or off, what is printed how, the recursion limit. It does
-    not have random seeds, attributes that were set on modules, open files, nor changes of variables that libraries read
-    when they are imported (`TORCHDYNAMO_…`, `TORCHINDUCTOR_…`, `TORCH_CPP_LOG_LEVEL`, `MKL_…`,
-    `PYTHON…`): these need a new kernel. `TORCH_DISTRIBUTED_DEBUG`, `TORCH_LOGS` and
-    `OMP_NUM_THREADS` are read again. Modules are imported by each rank from their files.
+    not have random seeds, attributes that were set on modules, open files, nor changes of variables
+    that libraries read when they are imported (`TORCHDYNAMO_…`, `TORCHINDUCTOR_…`,
+    `TORCH_CPP_LOG_LEVEL`, `MKL_…`, `PYTHON…`): these need a new kernel. `TORCH_DISTRIBUTED_DEBUG`,
+    `TORCH_LOGS` and `OMP_NUM_THREADS` are read again. Modules are imported by each rank from their
+    files.
 
     For example, `launch(train, 100, lr=0.1, ranks=4).results` is a list of 4.
 
