@@ -208,11 +208,11 @@ def _set_precision(precision: Precision) -> None:
         torch.use_deterministic_algorithms(True, warn_only=deterministic == 1)
 
 
-def _torch() -> tuple[Any, bool, bool, bool, dict[str, Any]]:
+def _torch() -> tuple[str, bool, bool, bool, dict[str, Any]]:
     import torch
 
     return (
-        torch.get_default_device(),
+        torch.get_default_device().type,
         torch.is_grad_enabled(),
         torch.is_anomaly_enabled(),
         torch.is_anomaly_check_nan_enabled(),
@@ -220,11 +220,12 @@ def _torch() -> tuple[Any, bool, bool, bool, dict[str, Any]]:
     )
 
 
-def _set_torch(settings: tuple[Any, bool, bool, bool, dict[str, Any]]) -> None:
+def _set_torch(settings: tuple[str, bool, bool, bool, dict[str, Any]]) -> None:
+    """An accelerator is the default device of ranks that have one, each its own."""
     import torch
 
     device, grad, anomaly, check_nan, printing = settings
-    if device != torch.get_default_device():
+    if device in ("meta", os.environ.get("COURSE_DEVICE")) and device != "cpu":
         torch.set_default_device(device)
     torch.set_grad_enabled(grad)
     torch.autograd.set_detect_anomaly(anomaly, check_nan)
