@@ -94,7 +94,10 @@ def close(
 ) -> None:
     """Send what came of the call. The end of the process belongs to it: it may raise, or wait."""
     try:
+        _send_spans(session)  # while the device is there: TorchTPU's exit handler ends it
         end_process()
+        if recorder.synchronize is None:  # of threads that went on
+            _send_spans(session)
         _send_rest(session)
         session.send(*outcome)
     except BaseException as error:
@@ -103,6 +106,7 @@ def close(
 
 def _send_error(session: Session, error: BaseException) -> None:
     with contextlib.suppress(OSError):  # the launch is over, and nobody listens
+        _send_spans(session)
         _send_rest(session)
         session.send(raised_by(error))
 
@@ -202,10 +206,13 @@ def _frames_of(thread: int) -> list[Frame]:
 
 
 def _send_rest(session: Session) -> None:
-    """What was printed, reported and recorded and is not yet on its way."""
+    """What was printed and reported and is not yet on its way."""
     sys.stdout.flush()
     sys.stderr.flush()
     session.flush()
+
+
+def _send_spans(session: Session) -> None:
     try:
         session.send(Spans(recorder.take()))
     except RuntimeError as error:  # a device that failed cannot say when its events happened

@@ -1,0 +1,18 @@
+"""Spans on a device, whose times come from its events."""
+
+import multiprocessing as mp
+
+from course_utils.ranks import rank
+from course_utils.ranks.wire import Metrics, Session, Spans
+
+
+def test_they_are_measured_before_an_exit_handler_ends_the_device(monkeypatch):
+    """TorchTPU's does, and whoever synchronizes afterwards waits for ever."""
+    order = []
+    monkeypatch.setattr(rank.recorder, "take", lambda: order.append("spans") or [])
+    monkeypatch.setattr(rank.recorder, "synchronize", lambda: None)  # as on an accelerator
+    here, there = mp.Pipe()
+    session = Session(0, there, 0.0)
+    rank.close(session, (Metrics([]), None), lambda: order.append("end"))
+    assert order == ["spans", "end"]
+    assert [type(here.recv()[1]) for _ in range(2)] == [Spans, Metrics]
