@@ -129,37 +129,47 @@ def leave(connection: Connection) -> NoReturn:
 
 def tell_hook(error: BaseException) -> None:
     """Call what the program has set for errors that nobody catches, as Python does at its end."""
-    hook: Any = sys.excepthook
-    while getattr(hook, "__module__", "") == "torch.distributed.distributed_c10d":
-        hook = inspect.getclosurevars(hook).nonlocals.get("old_hook", sys.__excepthook__)
-    if hook is sys.__excepthook__ or isinstance(error, SystemExit):
-        return
-    try:
-        hook(type(error), error, _without_ours(error.__traceback__))
-    except Exception:
-        traceback.print_exc()
+    hook = _hook()
+    if hook is not sys.__excepthook__ and not isinstance(error, SystemExit):
+        _call(hook, error)
 
 
 def end_fork(error: BaseException | None) -> NoReturn:
     """End a process that the program has forked as Python would; `error`: what nobody caught."""
     code = 0
-    if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+    if isinstance(error, SystemExit):
         code = error.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
     elif error is not None:
         code = 1
-        frames = _without_ours(error.__traceback__)
-        text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-        print(error.code if isinstance(error, SystemExit) else text, file=sys.stderr)
+        _call(_hook(), error)
     try:
         end()
     finally:
         os._exit(code)
 
 
-def _without_ours(frames: types.TracebackType | None) -> types.TracebackType | None:
+def _hook() -> Any:
+    """Python's own where the program has set none; torch wraps it when a group is joined."""
+    hook: Any = sys.excepthook
+    while getattr(hook, "__module__", "") == "torch.distributed.distributed_c10d":
+        hook = inspect.getclosurevars(hook).nonlocals.get("old_hook", sys.__excepthook__)
+    return hook
+
+
+def _call(hook: Any, error: BaseException) -> None:
+    """Without the frames of this package."""
+    whole = frames = error.__traceback__
     while frames and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
         frames = frames.tb_next
-    return frames
+    try:
+        hook(type(error), error.with_traceback(frames), frames)
+    except Exception:
+        traceback.print_exc()
+    finally:
+        error.__traceback__ = whole
 
 
 class NoKeyboard(io.TextIOBase):

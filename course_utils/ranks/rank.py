@@ -214,6 +214,7 @@ def _send_rest(session: Session) -> None:
 
 def _send_spans(session: Session) -> None:
     try:
-        session.send(Spans(recorder.take()))
+        if spans := recorder.take():
+            session.send(Spans(spans))
     except RuntimeError as error:  # a device that failed cannot say when its events happened
         print(f"the timeline was lost: {error}", file=sys.stderr)

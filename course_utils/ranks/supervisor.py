@@ -248,15 +248,15 @@ class Supervisor:
         stacks: Stacks = {}
         dead: dict[int, Failure] = {}
         if not failure.traceback:
-            for rank, other in self.failures.items():
-                if rank not in (None, first) and not other.traceback:
-                    dead[rank] = other
-            left = set(range(self.run.ranks)) - self.done - dead.keys() - {first}
+            left = set(range(self.run.ranks)) - self.done - self.failures.keys()
             stacks = self.whereabouts.of(left)
-            # Peers that lost the connection are no longer where they waited; their errors say it.
             for rank, other in self.failures.items():
-                if other.traceback and rank is not None:
+                if rank in (None, first):
+                    continue
+                if other.traceback:  # a peer that lost the connection: its error says where
                     stacks[rank] = other.frames[::-1]
+                else:
+                    dead[rank] = other
         return failed(self.run, first, failure, stacks, dead)
 
     # The end.

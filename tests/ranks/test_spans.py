@@ -5,11 +5,13 @@ import multiprocessing as mp
 from course_utils.ranks import rank
 from course_utils.ranks.wire import Metrics, Session, Spans
 
+SPAN = ("forward", 0.0, 1.0, "compute")
+
 
 def test_they_are_measured_before_an_exit_handler_ends_the_device(monkeypatch):
     """TorchTPU's does, and whoever synchronizes afterwards waits for ever."""
     order = []
-    monkeypatch.setattr(rank.recorder, "take", lambda: order.append("spans") or [])
+    monkeypatch.setattr(rank.recorder, "take", lambda: order.append("spans") or [SPAN])
     monkeypatch.setattr(rank.recorder, "synchronize", lambda: None)  # as on an accelerator
     here, there = mp.Pipe()
     session = Session(0, there, 0.0)
