@@ -242,7 +242,7 @@ class Supervisor:
 
     def _failed(self) -> RankError:
         end = time.monotonic() + SETTLE_SECONDS
-        while (left := end - time.monotonic()) > 0:
+        while not all(map(self._heard_of, self.workers)) and (left := end - time.monotonic()) > 0:
             self._poll(left)
         first, failure = min(self.failures.items(), key=lambda item: item[1].time)
         stacks: Stacks = {}

@@ -8,6 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from course_utils import RankError, launch
+from course_utils.ranks import supervisor
 from tests.kernel import posix
 
 pytestmark = posix
@@ -189,7 +190,8 @@ def test_the_hook_for_errors_that_nobody_catches_is_called(tmp_path):
     assert (tmp_path / "KeyError").read_text() == "train"
 
 
-def test_who_ended_as_well_is_said_to_have_ended():
+def test_who_ended_as_well_is_said_to_have_ended(monkeypatch):
+    monkeypatch.setattr(supervisor, "SETTLE_SECONDS", 600.0)  # until both are heard of
     with pytest.raises(RankError) as caught:
         launch(os._exit, 0, ranks=2, device="cpu")
     assert "does not answer" not in str(caught.value)
