@@ -242,8 +242,8 @@ class Supervisor:
 
     def _failed(self) -> RankError:
         end = time.monotonic() + SETTLE_SECONDS
-        while not all(map(self._heard_of, self.workers)) and (left := end - time.monotonic()) > 0:
-            self._poll(left)
+        while not all(map(self._heard_of, self.workers)) and time.monotonic() < end:
+            self._poll(max(0.0, end - time.monotonic()))
         first, failure = min(self.failures.items(), key=lambda item: item[1].time)
         stacks: Stacks = {}
         dead: dict[int, Failure] = {}
