@@ -83,6 +83,7 @@ def location(frame: Frame) -> str:
     text = f"  {where}, line {line}"
     if function != "<module>":
         text += f", in {function}"
+    linecache.checkcache(file)
     source = linecache.getline(file, line).strip()
     return f"{text}\n      {source}" if source else text
 
@@ -93,9 +94,9 @@ def own_frames(frames: list[Frame]) -> list[Frame]:
     """
     cells = [i for i, frame in enumerate(frames) if cell_name(frame[0])]
     after = cells[-1] + 1 if cells else 0
-    files = [frame for frame in frames[after:] if _is_own_file(frame[0])]
+    files = [frame for frame in frames[after:] if is_own_file(frame[0])]
     return [frames[i] for i in cells] + files[-1:] if cells else files
 
 
-def _is_own_file(file: str) -> bool:
+def is_own_file(file: str) -> bool:
     return "site-packages" not in file and not file.startswith(NOT_USER_CODE)

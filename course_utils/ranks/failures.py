@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ NO_GPU = (
     "These ranks have no GPU: take device = pick(), DDP(model) without device_ids, and no "
     'backend="nccl".'
 )
-GPU_WORDS = r"(?i)cuda|nccl|nvidia|accelerator device|device_ids|device string: None"
+GPU_WORDS = r"(?i)cuda|nccl|\bnvidia driver|accelerator device|device_ids|device string: None"
 ADVICE = (  # the first that fits counts
     Advice(
         "Where memory runs out, the system does this: use fewer ranks, a smaller model or smaller "
@@ -67,6 +68,15 @@ ADVICE = (  # the first that fits counts
     Advice(NO_GPU, "", ["cpu"], GPU_WORDS),
     Advice(NO_GPU, "ZeroDivisionError", ["cpu"], line="device_count"),
     Advice(NO_GPU, "AttributeError", ["cpu"], "NoneType", line="accelerator"),
+)
+
+
+# A name that a rank looked for by a string: what the error says, and the failing line.
+ASKED_FOR = (
+    ("NameError", r"name '(\w+)'", ""),
+    ("AttributeError", r"attribute '(\w+)' on <module '__main__'", ""),
+    ("AttributeError", r"lookup (\w+) on __main__", ""),
+    ("KeyError", r"'(\w+)'", r"globals\(\)"),
 )
 
 
@@ -112,6 +122,14 @@ def advice(failure: Failure, device: str, lines: list[str]) -> str:
         found = re.search(one.message, failure.happened)
         if fits and found and re.search(one.line, "\n".join(lines)):
             return one.sentence
+    for cause, words, line in ASKED_FOR:
+        found = re.search(words, failure.happened)
+        by_string = failure.cause == cause and found and re.search(line, "\n".join(lines))
+        if by_string and found[1] in vars(sys.modules["__main__"]):
+            return (
+                f"A rank has those of the notebook's names that the function's code names, and "
+                f"{found[1]} was asked for by a string: name it in the function, or pass it."
+            )
     return ""
 
 
@@ -175,13 +193,14 @@ def in_full(error: BaseException, indent: str = "\n  ", most: int = MOST_CAUSES)
 
 def _in_words(error: BaseException) -> str:
     name = type(error).__name__
+    notes: list[str] = []
     try:
         message = str(error)
+        notes += [f"\n  {note}" for note in getattr(error, "__notes__", ())]
     except Exception as failed:
         message = f"(its text cannot be made: {type(failed).__name__})"
     if len(message) > MOST_MESSAGE:
         message = f"{message[:MOST_MESSAGE]}… ({len(message):,} characters)"
-    notes = [f"\n  {note}" for note in getattr(error, "__notes__", ())]
     return "".join([f"{name}: {message}" if message else name, *notes])
 
 

@@ -99,7 +99,10 @@ def launch(
         run = Run(count, kind, backend)
         processes = [[number] for number in range(count)]
         supervisor = Supervisor(run, rank.main, processes, live=live, show=show)
-    return supervisor.supervise(task, file, time_limit)
+    try:
+        return supervisor.supervise(task, file, time_limit)
+    finally:
+        del store  # a traceback keeps this frame, and a fork in which it frees the store aborts
 
 
 def pack_call(

@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from ..errors import PACKAGE, Frame
+from ..errors import PACKAGE, Frame, is_own_file
 
 # What Python itself does at its exit: removes temporary folders, joins processes, flushes logs.
 PYTHONS_OWN = (
@@ -38,6 +38,7 @@ PYTHONS_OWN = (
     logging.shutdown,
 )
 server: Any = None  # the process that this one was forked from
+_preloaded: set[str] = set()  # the server's modules
 _forgotten: list[dict] = []  # to free them would touch, and so copy, much of the server's memory
 WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 CHILDREN = Path("/proc/self/task")
@@ -53,6 +54,7 @@ def begin(output: Connection, last_words: int) -> None:
     """
     global server
     server = mp.parent_process()
+    _preloaded.update(sys.modules)
     process: Any = mp.current_process()
     process._identity = ()
     process.name = "MainProcess"
@@ -61,6 +63,7 @@ def begin(output: Connection, last_words: int) -> None:
     # A session of its own, as torchrun's workers have: its children end with it, and Linux shares
     # the CPU between sessions first.
     os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the function runs
     _die_with_the_server()
 
     for descriptor in (1, 2):
@@ -70,6 +73,7 @@ def begin(output: Connection, last_words: int) -> None:
     vars(sys)["breakpointhook"] = NoKeyboard().readline
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (until the process ends)
     sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    vars(sys).update(__stdout__=sys.stdout, __stderr__=sys.stderr)
     vars(builtins).update(display=display, get_ipython=lambda: None)
     faulthandler.enable(last_words)
 
@@ -95,11 +99,17 @@ def end() -> None:
     atexit._run_exitfuncs()
     # Before anything is freed: of a cycle a buffer may be closed before its text is in it.
     _flush()
-    variables = vars(sys.modules["__main__"])
-    for name in [name for name in variables if not name.startswith("__")]:
-        variables[name] = None
-    gc.collect()  # what closes itself in `__del__`, such as a ZipFile, does so now
+    # What closes itself in `__del__`, such as a ZipFile, does so now, while what it uses is there.
+    for name in ["__main__", *filter(_is_own, sys.modules.keys() - _preloaded)]:
+        del sys.modules[name]
+    gc.collect()
     _flush()
+
+
+def _is_own(module: str) -> bool:
+    """Whether somebody has written it for this program."""
+    file = getattr(sys.modules[module], "__file__", None)
+    return file is not None and is_own_file(file)
 
 
 def _flush() -> None:
@@ -116,6 +126,7 @@ def is_ending(frames: list[Frame]) -> bool:
 
 def leave(connection: Connection) -> NoReturn:
     """Keep the sockets open until the notebook lets go, so that peers see no errors; then end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):
         connection.recv()
     if sys.platform != "linux" or any(task.read_text() for task in CHILDREN.glob("*/children")):

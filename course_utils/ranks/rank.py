@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import ctypes
 import dis
 import inspect
 import itertools
@@ -58,6 +59,7 @@ def main(
         if todo.device != "cpu":
             sys.modules["torch"].accelerator.synchronize()
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     outcome = run(session, todo.call, file, prepare, finish)
     if outcome:
         close(session, outcome, program.end)
@@ -107,7 +109,8 @@ def close(
 def _send_error(session: Session, error: BaseException) -> None:
     with contextlib.suppress(OSError):  # the launch is over, and nobody listens
         _send_spans(session)
-        _send_rest(session)
+        with contextlib.suppress(Exception):  # of a stream of the program's own
+            _send_rest(session)
         session.send(raised_by(error))
 
 
@@ -207,9 +210,11 @@ def _frames_of(thread: int) -> list[Frame]:
 
 def _send_rest(session: Session) -> None:
     """What was printed and reported and is not yet on its way."""
-    sys.stdout.flush()
-    sys.stderr.flush()
     session.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)  # what C has printed
 
 
 def _send_spans(session: Session) -> None:

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import types
-from multiprocessing import util
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import spawn, util
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -24,6 +25,7 @@ ENVIRONMENT = {
 }
 
 LONGEST_FOLDER = 60  # characters; a socket's path has 103 on macOS, some of them Python's own
+RANK = "a rank"  # how the notebook calls its process
 _starting = threading.Lock()
 
 
@@ -77,12 +79,26 @@ def _spawn(path: bytes, args: list, passed: list[int]) -> int:
 def fork(target: Any, *args: Any) -> BaseProcess:
     """Start `target(*args)` in a process forked from the server, once that has imported torch."""
     process = mp.get_context("forkserver").Process(target=target, args=args)
+    process.name = RANK
     with _starting:
-        # The function travels by value: a rank must not run a script again to find it.
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
+        usual = spawn.get_preparation_data
+        spawn.get_preparation_data = partial(_preparation, usual)
         try:
             process.start()
         finally:
-            sys.modules["__main__"] = main
+            spawn.get_preparation_data = usual
     return process
+
+
+def _preparation(usual: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any]:
+    """What a new process is to know. A rank does not run a script again to find its function,
+    which travels by value.
+    """
+    vars(sys.modules["__main__"]).setdefault("__spec__", None)  # IPython's has none
+    data = usual(name)
+    if name == RANK:
+        for way in ("init_main_from_name", "init_main_from_path"):
+            data.pop(way, None)
+        found = [getattr(sys.path_importer_cache.get(path), "path", path) for path in sys.path]
+        data["sys_path"] = [path or os.getcwd() for path in found]  # none depends on the folder
+    return data

@@ -9,8 +9,11 @@ import logging
 import os
 import re
 import sys
+import tempfile
+import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -20,7 +23,7 @@ from ..errors import CourseError
 
 INLINE = "module://matplotlib_inline"  # how IPython's backend begins, which needs a page
 # Loggers that libraries set up in each process, and warnings of the notebook's shell.
-LIBRARIES = ("torch", "c10d-", "strobelight", "tornado", "traitlets", "IPKernelApp", "asyncio")
+LIBRARIES = re.compile(r"(torch|strobelight|tornado|traitlets|IPKernelApp|asyncio)(\.|$)|c10d-")
 SHELL = ("IPython", "ipykernel")
 
 Logger = tuple[str, int, bool, bool, list, list[tuple]]
@@ -77,6 +80,8 @@ def _set_environment(env: dict[str, str]) -> None:
         env["MPLBACKEND"] = "module://course_utils.ranks.figures"
     os.environ.clear()
     os.environ.update(env)
+    tempfile.tempdir = None  # TMPDIR counts
+    time.tzset()  # and TZ
 
 
 def _folder() -> str:
@@ -102,7 +107,7 @@ def _loggers() -> list[Logger]:
     """Those that were set up here, as (name, level, …, filters, handlers)."""
     found: list[Logger] = []
     for name, logger in {"": logging.root, **logging.root.manager.loggerDict}.items():
-        if name.startswith(LIBRARIES) or not isinstance(logger, logging.Logger):
+        if LIBRARIES.match(name) or not isinstance(logger, logging.Logger):
             continue
         handlers = [one for one in logger.handlers if not isinstance(one, logging.NullHandler)]
         filters = [*filter(_can_be_sent, logger.filters)]
@@ -124,8 +129,8 @@ def _parts_of(handler: logging.Handler) -> tuple[type, dict[str, Any], str]:
     if not _can_be_sent((type(handler), attributes)):
         plain = logging.StreamHandler()
         plain.setLevel(handler.level)
-        if handler.formatter is not None:
-            plain.setFormatter(logging.Formatter(handler.formatter._fmt, handler.formatter.datefmt))
+        if _can_be_sent(handler.formatter):
+            plain.setFormatter(handler.formatter)
         return _parts_of(plain)
     return type(handler), attributes, "stdout" if "stdout" in stream else "stderr"
 
@@ -174,10 +179,10 @@ def _set_level_names(names: dict[int, str]) -> None:
         logging.addLevelName(level, name)
 
 
-def _record_factory() -> Callable[..., logging.LogRecord]:
+def _factory(get: Callable[[], Callable], pythons_own: Callable) -> Callable:
     """Python's own in place of one that cannot be sent."""
-    factory = logging.getLogRecordFactory()
-    return factory if _can_be_sent(factory) else logging.LogRecord
+    factory = get()
+    return factory if _can_be_sent(factory) else pythons_own
 
 
 def _filters() -> list[tuple]:
@@ -247,14 +252,32 @@ def _set_numpy(settings: Numpy) -> None:
         numpy.set_printoptions(**printing)
 
 
+def _set_package(name: str | None) -> None:
+    vars(sys.modules["__main__"])["__package__"] = name
+
+
+def _hooks() -> Any:
+    from torch.utils.hooks import RemovableHandle
+
+    return RemovableHandle
+
+
 STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "environment": (lambda: dict(os.environ), _set_environment),
     "folder": (_folder, os.chdir),
+    "package": (lambda: vars(sys.modules["__main__"]).get("__package__"), _set_package),
     "cells": (_cells, linecache.cache.update),
-    "loggers": (_loggers, _set_loggers),
     "disabled levels": (lambda: logging.root.manager.disable, logging.disable),
     "level names": (lambda: logging._levelToName, _set_level_names),
-    "record factory": (_record_factory, logging.setLogRecordFactory),
+    "record factory": (
+        partial(_factory, logging.getLogRecordFactory, logging.LogRecord),
+        logging.setLogRecordFactory,
+    ),
+    "logger class": (
+        partial(_factory, logging.getLoggerClass, logging.Logger),
+        logging.setLoggerClass,
+    ),
+    "loggers": (_loggers, _set_loggers),
     "captured warnings": (
         lambda: vars(logging)["_warnings_showwarning"] is not None,
         logging.captureWarnings,
@@ -262,6 +285,10 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "warnings": (_filters, _set_filters),
     "precision": (_precision, _set_precision),
     "torch": (_torch, _set_torch),
+    "numbers of hooks": (
+        lambda: _hooks().next_id,
+        lambda number: setattr(_hooks(), "next_id", number),
+    ),
     "numpy": (_numpy, _set_numpy),
     "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
 }

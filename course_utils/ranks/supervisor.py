@@ -36,6 +36,7 @@ from .values import File, unpack
 from .whereabouts import Stacks, Whereabouts
 from .wire import At, Failure, Metrics, Printed, Returned, Spans, Task
 
+INTERRUPT_SECONDS = 2.0  # in which a rank may end after an interrupt, as a script after Ctrl+C
 TERMINATE_SECONDS = 2.0  # between asking a process to end and killing it
 KILL_SECONDS = 10.0  # in which a process that was killed lets go of its device
 END_SECONDS = 2.0  # in which a process that has raised may end as Python does
@@ -100,6 +101,8 @@ class Supervisor:
             self._listen(inf if time_limit is None else time_limit)
             self._drain()
         except KeyboardInterrupt as error:
+            with uninterrupted():
+                self._interrupt()
             # IPython's hook; scripts see the usual traceback.
             words = f"interrupted; every {self.run.unit} was ended."
             error._render_traceback_ = partial(in_words, error, words)  # ty: ignore
@@ -260,6 +263,17 @@ class Supervisor:
         return failed(self.run, first, failure, stacks, dead)
 
     # The end.
+
+    def _interrupt(self) -> None:
+        """Interrupt the ranks, too, whose `except KeyboardInterrupt` and `finally` then run."""
+        for worker in self.workers:
+            worker.messages.close()
+            pid = worker.process.pid
+            if len(worker.ranks) == 1 and pid and _signal_group(worker, 0):
+                os.kill(pid, signal.SIGINT)  # not its children, which it ends itself
+        end = time.monotonic() + INTERRUPT_SECONDS
+        for worker in self.workers:
+            worker.process.join(max(0.0, end - time.monotonic()))
 
     def end(self) -> None:
         """End every process, ranks' children included, and close everything; once is enough."""

@@ -156,8 +156,9 @@ def place(frames: list[Frame]) -> str:
     innermost = own[-1:]
     if innermost and not cell_name(innermost[0][0]):
         innermost = [frame for frame in own[-2:-1] if cell_name(frame[0])] + innermost
-    lines = map(location, innermost)
-    return " here:\n" + "\n".join(lines) if innermost else NO_LINE
+    if not innermost:
+        return "" if activity(frames) in (STARTING, LEAVING) else NO_LINE
+    return " here:\n" + "\n".join(map(location, innermost))
 
 
 def sentences(places: list[RanksAt], unit: str) -> list[str]:

@@ -1,5 +1,7 @@
 """What is said of a rank that failed, and what to do about it."""
 
+import os
+
 import pytest
 
 from course_utils.ranks.failures import advice, died, in_full
@@ -34,12 +36,27 @@ def test_a_process_that_crashed_has_a_line_and_last_words():
         ("RuntimeError", "raised RuntimeError: No CUDA GPUs are available", "cpu", "pick()"),
         ("RuntimeError", "raised RuntimeError: No CUDA GPUs are available", "cuda", ""),
         ("ValueError", "raised ValueError: bad shard", "cpu", ""),
+        ("OSError", "raised OSError: no such file: /home/nvidia/labels.txt", "cpu", ""),
     ],
 )
 def test_advice_fits_cause_words_and_device(cause, happened, device, words):
     found = advice(Failure(0.0, cause, happened, [], ""), device, [])
     assert words in found
     assert bool(words) == bool(found)
+
+
+def test_a_name_that_was_asked_for_by_a_string_is_one_of_the_notebooks(kernel):
+    kernel.works("Net = type('Net', (), {}); torch.save(Net(), 'net.pt'); LR = 0.1")
+    for call, name in (
+        ("torch.load('net.pt', weights_only=False)", "Net"),
+        ("eval('LR')", "LR"),
+        ("globals()['Net']", "Net"),
+        ("missing", ""),
+    ):
+        answer = kernel.run(f"def train():\n    {call}\nlaunch(train, ranks=1)")
+        words = f"{name} was asked for by a string"
+        assert answer.shown.count(words) == bool(name), answer.shown
+    os.remove("net.pt")
 
 
 def test_an_error_is_told_with_its_notes_causes_and_members():

@@ -215,6 +215,37 @@ def test_interrupt(kernel, function):
     assert not gone(ranks)
 
 
+def test_an_interrupt_reaches_the_function(kernel, tmp_path):
+    request = kernel.send(f"""
+        def train():
+            path = {str(tmp_path)!r} + f"/rank{{dist.get_rank()}}"
+            open(path, "w").close()
+            try:
+                while True: dist.all_reduce(torch.ones(1))
+            except KeyboardInterrupt:
+                print("saved")
+            finally:
+                os.rename(path, path + " is done")
+        launch(train, ranks=2)
+    """)
+    assert eventually(lambda: {"rank0", "rank1"} <= {*os.listdir(tmp_path)})
+    assert "saved" in kernel.interrupt(request).text
+    assert sorted(os.listdir(tmp_path)) == ["rank0 is done", "rank1 is done"]
+
+
+def test_a_fork_of_the_notebook_may_free_what_an_error_holds(kernel):
+    """Of a store that a fork frees, C++ joins a thread that is not there, and aborts."""
+    kernel.works("""
+        def fail(): raise ValueError
+        try: launch(fail, ranks=2)
+        except Exception as error: held = error
+        if (child := os.fork()) == 0:
+            del held
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    """)
+
+
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.05])
 def test_interrupt_at_start_up(kernel, delay, tmp_path):
     begun = tmp_path / "begun"  # a file, because an interrupted print may leave ipykernel waiting
@@ -305,8 +336,11 @@ def test_nothing_listens_beyond_loopback(kernel):
 def test_several_launches_also_from_threads(kernel):
     kernel.works("""
         from concurrent.futures import ThreadPoolExecutor
+        main = sys.modules["__main__"]
         with ThreadPoolExecutor(3) as pool:
             runs = [pool.submit(launch, rank_of, ranks=2) for _ in range(6)]
+            while not all(run.done() for run in runs):
+                assert sys.modules["__main__"] is main, "others pickle meanwhile"
         assert [run.result().results for run in runs] == [[0, 1]] * 6
     """)
 

@@ -1,10 +1,13 @@
 """What is shown of what ranks print: lines as they end, and the newest state of unfinished ones."""
 
+import ctypes
+import os
+import sys
 import time
 
 import pytest
 
-from course_utils import launch
+from course_utils import RankError, launch
 from course_utils.ranks.output import MOST_ROWS, Screen, state
 from tests.kernel import posix
 
@@ -79,6 +82,21 @@ def test_a_bar_is_shown_in_place_while_ranks_run(kernel):
 
 
 @posix
+def test_what_goes_past_sys_stdout_is_shown():
+    def write(fails):
+        print("Python's own", file=sys.__stdout__)
+        os.write(1, b"the system's\n")
+        ctypes.CDLL(None).printf(b"C's\n")
+        if fails:
+            raise ValueError
+
+    lines = ["Python's own", "the system's", "C's"]
+    assert launch(write, False, ranks=1).output[0].splitlines() == lines
+    with pytest.raises(RankError) as caught:
+        launch(write, True, ranks=1)
+    assert caught.value.run.output[0].splitlines() == lines
+
+
 def test_bars_of_tqdm_also_of_those_for_notebooks():
     tqdm = pytest.importorskip("tqdm")
 

@@ -1,5 +1,6 @@
 """A rank is a Python program: it has a `__main__`, the notebook's settings, and an end."""
 
+import gzip
 import os
 import sys
 import zipfile
@@ -91,16 +92,26 @@ def test_the_notebooks_settings_hold_in_ranks(kernel):
             lock_of_its_own = __import__("threading").Lock()
             def __init__(self): super().__init__(); self.held = Odd.lock_of_its_own
             def emit(self, record): pass
-        logging.getLogger("odd").addHandler(Odd())
+        odd = logging.getLogger("torchtrainer")  # not torch's
+        odd.addHandler(Odd())
+        odd.handlers[0].setFormatter(logging.Formatter("{levelname} of {name}", style="{"))
+        class Stepping(logging.Logger):
+            def step(self, n): self.error("step %d", n)
+        logging.setLoggerClass(Stepping)
         warnings.filterwarnings("ignore", message="small")
         torch.set_default_dtype(torch.float64)
         torch.set_float32_matmul_precision("medium")
         torch.use_deterministic_algorithms(True, warn_only=True)
         os.environ |= {"TORCH_DISTRIBUTED_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
+        os.environ |= {"TMPDIR": os.getcwd(), "TZ": "EST"}
         def settings():
             log.info("epoch %d", 1)
             log.info("secret")
-            logging.getLogger("odd").warning("odd")
+            odd.warning("odd")
+            logging.getLogger("stepping").step(3)
+            import tempfile
+            assert tempfile.gettempdir() == os.environ["TMPDIR"]
+            assert time.strftime("%Z") == "EST"
             warnings.warn("small")
             return (str(torch.get_default_dtype()), torch.get_float32_matmul_precision(),
                     torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -113,9 +124,11 @@ def test_the_notebooks_settings_hold_in_ranks(kernel):
         torch.set_default_dtype(torch.float32)
         torch.set_float32_matmul_precision("highest")
         torch.use_deterministic_algorithms(False)
-        del os.environ["TORCH_DISTRIBUTED_DEBUG"], os.environ["OMP_NUM_THREADS"]
+        for name in ("TORCH_DISTRIBUTED_DEBUG", "OMP_NUM_THREADS", "TMPDIR", "TZ"):
+            del os.environ[name]
+        logging.setLoggerClass(logging.Logger)
         warnings.resetwarnings()
-        for logger in (logging.root, log, logging.getLogger("odd")): logger.handlers.clear()
+        for logger in (logging.root, log, odd): logger.handlers.clear()
         log.filters.clear()
         logging.root.setLevel(logging.WARNING)
     """)
@@ -123,7 +136,10 @@ def test_the_notebooks_settings_hold_in_ranks(kernel):
     printed = answer.text.split("\n", 2)[2]
     assert "own epoch 1" in printed
     assert "INFO train: epoch 1" in printed
-    assert "odd" in printed, "of a handler that cannot be sent, the text is printed"
+    assert "ERROR stepping: step 3" in printed
+    assert "WARNING of torchtrainer" in printed, (
+        "of a handler that cannot be sent, the text is printed"
+    )
     assert "small" not in printed
     assert "secret" not in printed
     assert printed.endswith("here\nepoch 1\nepoch 1\n\n")
@@ -209,22 +225,50 @@ def work():
     global archive, gone
     archive = zipfile.ZipFile("archive.zip", "w")  # written when it is freed
     archive.writestr("a", "row")
+    class Saved:
+        def __del__(self): open(FILE, "w").close()
+    global saved, FILE
+    saved, FILE = Saved(), "saved"
+    import mine
     gone = weakref.proxy(torch.nn.Linear(1, 1))
     threading.Thread(target=lambda: (time.sleep(0.3), open("thread", "w").close())).start()
     atexit.register(open, "handler", "w")
     ENDS
 launch(work, ranks=1)
 """
+MINE = "import gzip; rows = gzip.open('rows.gz', 'wt'); rows.write('a')"
 
 
 @pytest.mark.parametrize("how", ["return", "sys.exit()", "sys.exit(0)", "raise ValueError"])
-def test_a_rank_ends_as_python_does(how, tmp_path, monkeypatch, kernel):
+def test_a_rank_ends_as_python_does(how, tmp_path, tmp_path_factory, monkeypatch, kernel):
     code = END.replace("ENDS", how)
-    answer = kernel.run(f"os.chdir({str(tmp_path)!r})\n{code}")
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    kernel.works(f"os.chdir({str(tmp_path)!r})\nsys.path.insert(0, {str(folder)!r})")
+    answer = kernel.run(code)
+    kernel.works(f"sys.path.remove({str(folder)!r})")
     assert answer.error == ("RankError" if "raise" in how else None), answer.shown
-    assert sorted(os.listdir(tmp_path)) == ["archive.zip", "handler", "log.csv", "thread"]
+    files = ["archive.zip", "handler", "log.csv", "rows.gz", "saved", "thread"]
+    assert sorted(os.listdir(tmp_path)) == files
+    assert gzip.decompress((tmp_path / "rows.gz").read_bytes()) == b"a"
     assert zipfile.ZipFile(tmp_path / "archive.zip").read("a") == b"row"
     assert (tmp_path / "log.csv").read_text() == "a row\n"
+
+
+@pytest.mark.parametrize("stream", [None, "closed"])
+def test_standard_output_may_be_gone_at_the_end(stream, tmp_path):
+    def leave(fails):
+        sys.stdout = open(tmp_path / "log", "w") if stream else None  # noqa: SIM115
+        if stream:
+            sys.stdout.close()
+        if fails:
+            raise ValueError("bad shard")
+        return 7
+
+    assert launch(leave, False, ranks=1).results == [7]
+    with pytest.raises(RankError, match="ValueError: bad shard"):
+        launch(leave, True, ranks=1)
 
 
 def test_who_waits_for_a_thread_of_its_own_is_named(kernel):
