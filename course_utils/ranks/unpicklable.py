@@ -54,7 +54,7 @@ def has_magic(value: Any) -> bool:
     """Whether it is a function with a line that begins with ! or %."""
     if not isinstance(value, FunctionType):
         return False
-    names = _names(value.__code__)
+    names = names_in(value.__code__)
     return "get_ipython" in names and bool(MAGIC & names)
 
 
@@ -78,7 +78,7 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
         yield from ((free, cell.cell_contents) for free, cell in cells)
-        for used in sorted(_names(value.__code__)):
+        for used in sorted(names_in(value.__code__)):
             if used in value.__globals__:
                 yield used, value.__globals__[used]
         yield f"{name}.__defaults__", value.__defaults__
@@ -91,7 +91,7 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}.{key}", item) for key, item in vars(value).items())
 
 
-def _names(code: CodeType) -> set[str]:
+def names_in(code: CodeType) -> set[str]:
     """The names that a function looks up, also in the functions that it defines."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return {*code.co_names}.union(*map(_names, inner))
+    return {*code.co_names}.union(*map(names_in, inner))

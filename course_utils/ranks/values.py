@@ -28,6 +28,7 @@ import cloudpickle
 from ..errors import CourseError
 from ..machine import usable_memory
 from ..style import size
+from . import references
 from .unpicklable import has_magic, way_to
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ LARGE = 1 << 20  # bytes; less is copied, because a mapped tensor cannot be resi
 ALIGN = 64  # bytes
 # Of every function that `functools.singledispatch` makes.
 DISPATCHING = functools.singledispatch(print).__code__  # ty: ignore[missing-attribute]
+
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of tensors
 
 Part = tuple[int, int]  # of a file or of bytes: where it begins, and where it ends
 
@@ -261,6 +264,7 @@ class Pickler(cloudpickle.CloudPickler):
         self.text = io.BytesIO()
         self.buffers: list[memoryview] = []
         self.storages: dict[int, Storage] = {}
+        self.call = call
         self.main = vars(sys.modules["__main__"]) if call else {}
         super().__init__(self.text, protocol=5, buffer_callback=self._stays)
         if call:
@@ -288,6 +292,15 @@ class Pickler(cloudpickle.CloudPickler):
             return _dispatching, (dict(vars(value)["registry"]),)
         if type(value) is functools.cached_property:  # before Python 3.12 it has a lock
             return _cached_property, (value.func, value.attrname)
+        if isinstance(value, types.FunctionType | type | types.ModuleType):
+            if reference := references.of_module(value):
+                return reference
+        elif by_attributes := _by_attributes(value):
+            return by_attributes
+        numpy = sys.modules.get("numpy")
+        # A rank's own file may be gone when the notebook gets the result.
+        if numpy and self.call and isinstance(value, numpy.memmap):
+            return references.of_mapped_file(value) or NotImplemented
         # cloudpickle knows modules by their type, and torch.backends.cudnn has a type of its own.
         if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)
@@ -297,6 +310,8 @@ class Pickler(cloudpickle.CloudPickler):
         if wrapper := _module_of_wrapper(value):
             self.globals_ref.setdefault(id(value.__globals__), Namespace(wrapper))
         reduced: Any = super().reducer_override(value)
+        if function and reduced is not NotImplemented:
+            reduced[2][1]["_cloudpickle_submodules"] += references.submodules(value)
         if wrapper:
             _, attributes = reduced[2]
             attributes["__globals__"] = {}  # they are there, and may not be sent
@@ -321,7 +336,6 @@ class Pickler(cloudpickle.CloudPickler):
             values.device.type == "cpu"
             and values.layout is torch.strided
             and not (values.is_quantized or values.is_conj() or values.is_neg() or values.is_nested)
-            and not tensor._backward_hooks
         )
         if not plain:
             return NotImplemented
@@ -333,7 +347,22 @@ class Pickler(cloudpickle.CloudPickler):
         storage.tensors[layout] = values
         of_parameter = isinstance(tensor, torch.nn.Parameter)
         made = _rebuilt, (storage.number, *layout, of_parameter, tensor.requires_grad)
-        return *made, vars(tensor) or None, None, None, _set_attributes
+        attributes = {**vars(tensor)}
+        attributes |= {name: hooks for name in HOOKS if (hooks := getattr(tensor, name))}
+        return *made, attributes or None, None, None, _set_on_tensor
+
+
+def _by_attributes(value: Any) -> tuple | None:
+    """How to send an object whose class has a `__getattr__`. Pickle asks for `__setstate__` before
+    there are attributes, and one that reads an attribute then asks itself without end.
+    """
+    kind = type(value)
+    if not hasattr(kind, "__getattr__") or hasattr(kind, "__setstate__"):
+        return None
+    if (kind.__reduce_ex__, kind.__reduce__) != (object.__reduce_ex__, object.__reduce__):
+        return None
+    made: Any = value.__reduce_ex__(5)
+    return (*made, _set_attributes) if isinstance(made[2], dict) else None
 
 
 def _module_of_wrapper(value: Any) -> str | None:
@@ -440,5 +469,10 @@ def _rebuilt(
     return torch.nn.Parameter(tensor, grad) if parameter else tensor.requires_grad_(grad)
 
 
-def _set_attributes(tensor: Tensor, attributes: dict[str, Any]) -> None:
-    vars(tensor).update(attributes)
+def _set_on_tensor(tensor: Tensor, attributes: dict[str, Any]) -> None:
+    for name, value in attributes.items():
+        setattr(tensor, name, value)
+
+
+def _set_attributes(value: Any, attributes: dict[str, Any]) -> None:
+    vars(value).update(attributes)

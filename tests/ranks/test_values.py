@@ -97,6 +97,22 @@ def test_a_small_tensor_can_be_resized_and_attributes_stay():
     assert tensor.resize_(5).shape == (5,), "packing left the notebook's own as it was"
 
 
+def test_hooks_of_a_tensor_and_of_a_module_travel():
+    model = nn.Linear(2, 1, bias=False)
+    told = []
+    model.register_forward_hook(lambda *_: told.append("forward"))
+    model.weight.register_hook(lambda gradient: 0 * gradient)
+    model.weight.register_post_accumulate_grad_hook(lambda weight: told.append("ready"))
+
+    def step(model):
+        model.register_forward_hook(lambda *_: told.append("second"))
+        model(torch.ones(1, 2)).sum().backward()
+        return model.weight.grad.tolist(), told
+
+    run = launch(step, model, ranks=1, device="cpu")
+    assert run.results == [([[0, 0]], ["forward", "second", "ready"])]
+
+
 def test_arrays_and_their_kind():
     large, small = np.arange(BIG), np.arange(6).reshape(2, 3)[:, ::2]
     after = travel({"large": large, "small": small, "bytes": b"x" * LARGE})
@@ -123,8 +139,10 @@ def test_ranks_map_an_argument_and_the_notebook_maps_results():
     def private(x):
         before = psutil.Process().memory_full_info().uss
         total = x.sum().item()
-        dist.barrier()  # what only one rank has looked at counts as private
-        return total, psutil.Process().memory_full_info().uss - before
+        dist.barrier()  # what only one rank has looked at, or still maps, counts as private
+        more = psutil.Process().memory_full_info().uss - before
+        dist.barrier()
+        return total, more
 
     [(total, more), _] = launch(private, torch.ones(16 << 20), ranks=2, device="cpu").results
     assert total == 16 << 20
@@ -168,6 +186,16 @@ class AttrDict(dict):
     __getattr__ = dict.__getitem__  # raises KeyError, not AttributeError
 
 
+class Meters:
+    def __init__(self):
+        self.meters = {}
+
+    def __getattr__(self, name):  # asks itself without end where there are no meters yet
+        if name in self.meters:
+            return self.meters[name]
+        raise AttributeError(name)
+
+
 class Rows:
     @functools.cached_property
     def total(self):
@@ -178,6 +206,9 @@ def test_objects_whose_attributes_are_odd_travel():
     Rows.__module__ = AttrDict.__module__ = "__main__"  # as if a cell had made them
     assert travel(AttrDict(lr=0.1)).lr == 0.1
     assert travel(Rows)().total == 7
+    logger = Meters()
+    logger.meters["loss"] = [0.5]
+    assert travel(logger).loss == [0.5]
 
 
 def test_the_notebooks_streams_are_those_of_the_rank():
