@@ -265,15 +265,21 @@ class Supervisor:
     # The end.
 
     def _interrupt(self) -> None:
-        """Interrupt the ranks, too, whose `except KeyboardInterrupt` and `finally` then run."""
+        """Interrupt the ranks, too, whose `except KeyboardInterrupt` and `finally` then run.
+
+        Virtual cores are threads, which cannot be interrupted.
+        """
+        interrupted = []
         for worker in self.workers:
+            self.sources.pop(worker.messages, None)
             worker.messages.close()
             pid = worker.process.pid
             if len(worker.ranks) == 1 and pid and _signal_group(worker, 0):
                 os.kill(pid, signal.SIGINT)  # not its children, which it ends itself
+                interrupted.append(worker.process)
         end = time.monotonic() + INTERRUPT_SECONDS
-        for worker in self.workers:
-            worker.process.join(max(0.0, end - time.monotonic()))
+        while any(one.is_alive() for one in interrupted) and time.monotonic() < end:
+            self._poll(max(0.0, end - time.monotonic()))
 
     def end(self) -> None:
         """End every process, ranks' children included, and close everything; once is enough."""
