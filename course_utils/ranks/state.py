@@ -117,6 +117,20 @@ def _loggers() -> list[Logger]:
     return found
 
 
+def _torch_levels() -> dict[str, int]:
+    """Those of torch's loggers, which keep the handlers that each process gives them."""
+    loggers = logging.root.manager.loggerDict.items()
+    levels = {name: getattr(one, "level", 0) for name, one in loggers if name.startswith("torch")}
+    return {name: level for name, level in levels.items() if level}
+
+
+def _set_levels(levels: dict[str, int]) -> None:
+    for name, level in levels.items():
+        logger = logging.getLogger(name)
+        if logger.level != level:  # for all loggers this takes a millisecond
+            logger.setLevel(level)
+
+
 def _parts_of(handler: logging.Handler) -> tuple[type, dict[str, Any], str]:
     """What `_handler` makes another one from; of one that cannot be sent, one that prints."""
     attributes = {
@@ -166,9 +180,8 @@ def _handler(kind: Any, attributes: dict[str, Any], stream: str) -> logging.Hand
 
 def _set_loggers(loggers: list[Logger]) -> None:
     for name, level, propagate, disabled, filters, handlers in loggers:
+        _set_levels({name: level})
         logger = logging.getLogger(name)
-        if logger.level != level:  # for all loggers this takes a millisecond
-            logger.setLevel(level)
         logger.propagate, logger.disabled = propagate, disabled
         logger.filters[:] = filters
         logger.handlers[:] = [_handler(*parts) for parts in handlers]
@@ -278,6 +291,7 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
         logging.setLoggerClass,
     ),
     "loggers": (_loggers, _set_loggers),
+    "levels of torch's loggers": (_torch_levels, _set_levels),
     "captured warnings": (
         lambda: vars(logging)["_warnings_showwarning"] is not None,
         logging.captureWarnings,

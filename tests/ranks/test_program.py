@@ -98,6 +98,7 @@ def test_the_notebooks_settings_hold_in_ranks(kernel):
         class Stepping(logging.Logger):
             def step(self, n): self.error("step %d", n)
         logging.setLoggerClass(Stepping)
+        logging.getLogger("torch.distributed").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", message="small")
         torch.set_default_dtype(torch.float64)
         torch.set_float32_matmul_precision("medium")
@@ -109,6 +110,7 @@ def test_the_notebooks_settings_hold_in_ranks(kernel):
             log.info("secret")
             odd.warning("odd")
             logging.getLogger("stepping").step(3)
+            assert not logging.getLogger("torch.distributed").isEnabledFor(logging.WARNING)
             import tempfile
             assert tempfile.gettempdir() == os.environ["TMPDIR"]
             assert time.strftime("%Z") == "EST"
@@ -127,6 +129,7 @@ def test_the_notebooks_settings_hold_in_ranks(kernel):
         for name in ("TORCH_DISTRIBUTED_DEBUG", "OMP_NUM_THREADS", "TMPDIR", "TZ"):
             del os.environ[name]
         logging.setLoggerClass(logging.Logger)
+        logging.getLogger("torch.distributed").setLevel(logging.NOTSET)
         warnings.resetwarnings()
         for logger in (logging.root, log, odd): logger.handlers.clear()
         log.filters.clear()
