@@ -34,7 +34,7 @@ def of_module(value: Any) -> Reduced | None:
         return None
     root = sys.modules.get(name.partition(".")[0], module)
     file = getattr(root, "__file__", None)
-    if file is None and root.__spec__ is None:
+    if file is None and getattr(root, "__spec__", None) is None:
         raise TypeError(f"{root.__name__} was made here, and no file has it")
     if file is None or not is_own_file(file) or _is_found(root.__name__, file):
         return None
