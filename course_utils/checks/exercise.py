@@ -68,10 +68,6 @@ SETTINGS: dict[str, tuple[Callable, Callable]] = {
     "default type": (torch.get_default_dtype, torch.set_default_dtype),
     "gradients are recorded": (torch.is_grad_enabled, torch.set_grad_enabled),
     "anomalies are looked for": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    "precision of products": (
-        torch.get_float32_matmul_precision,
-        torch.set_float32_matmul_precision,
-    ),
     "debug mode of deterministic algorithms": (
         torch.get_deterministic_debug_mode,
         torch.set_deterministic_debug_mode,

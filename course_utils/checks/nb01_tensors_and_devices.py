@@ -77,6 +77,7 @@ def _(answer):
             places = sorted(arithmetic.places) or [device]  # none where it goes row by row
             yield f"{call}: the devices of the arithmetic on its rows", places
             settings = {name: str(tell()) for name, (tell, _) in SETTINGS.items()}
+            settings["precision of products"] = torch.get_float32_matmul_precision()
             yield f"{call}: torch's settings afterwards", settings
             yield f"{call}: x afterwards", given
         yield f'scores(x, "{device}") for x = [1, 1, 1, 1]', answer(torch.ones(4), device).detach()
