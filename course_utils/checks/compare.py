@@ -139,7 +139,10 @@ def _of_kinds(wanted: str, expected: Any, got: Any) -> Difference:
     both = show(expected), show(got)
     if both[0] == both[1]:  # the number 7 and the text "7"
         both = repr(expected), repr(got)
-    return Difference(f"{wanted} was expected, this is {kind(got)}", *both)
+    words = f"this is {kind(got)}"
+    if got is not None:  # where a text may stand for what was expected
+        words = f"{wanted} was expected, {words}"
+    return Difference(words, *both)
 
 
 def _parting(expected: str, got: str) -> tuple[str, str]:

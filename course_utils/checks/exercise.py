@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import os
 import signal
 import sys
 import threading
@@ -41,7 +42,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_map_only
 
-from ..errors import CourseError, RankError
+from ..errors import RankError
 from ..machine import pick
 from ..ranks.failures import failed, raised_by
 from ..ranks.launcher import launch
@@ -61,6 +62,18 @@ MEETING = Activity.wait("in all_gather_object")  # what a rank does in _anywhere
 RETURNED = Activity("had returned", "had returned")
 STARTING = 30.0  # seconds more, in which the libraries of an accelerator may start
 on_cpus = partial(launch, device="cpu")
+# settings of the process: what tells each, and what sets it
+SETTINGS: dict[str, tuple[Callable, Callable]] = {
+    "default device": (torch.get_default_device, torch.set_default_device),
+    "default type": (torch.get_default_dtype, torch.set_default_dtype),
+    "gradients are recorded": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "anomalies are looked for": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    "debug mode of deterministic algorithms": (
+        torch.get_deterministic_debug_mode,
+        torch.set_deterministic_debug_mode,
+    ),
+    "threads": (torch.get_num_threads, torch.set_num_threads),
+}
 
 found: dict[str, Exercise] = {}  # those whose module is imported
 
@@ -209,18 +222,30 @@ def _ended_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@contextlib.contextmanager
+def _set_back() -> Iterator[None]:
+    """What the block sets is set back: torch, its random numbers, the environment, the folder."""
+    before = {name: tell() for name, (tell, _) in SETTINGS.items()}
+    with (
+        torch.random.fork_rng([]),
+        mock.patch.dict(os.environ),
+        contextlib.chdir(os.curdir),
+    ):
+        try:
+            yield
+        finally:
+            for name, (tell, change) in SETTINGS.items():
+                if tell() != before[name]:
+                    change(before[name])
+
+
 def _in_this_process(seconds: float, function: Callable, *args: Any) -> Outcome:
     """`function(*args)`, which prints and sets nothing here, and fails as in a launch."""
-    with (
-        contextlib.redirect_stdout(io.StringIO()) as printed,
-        contextlib.ExitStack() as set_back,
-    ):
-        set_back.callback(torch.set_grad_enabled, torch.is_grad_enabled())
-        set_back.callback(torch.set_default_dtype, torch.get_default_dtype())
+    with contextlib.redirect_stdout(io.StringIO()) as printed, _set_back():
         try:
             with _ended_after(seconds):
                 return function(*args)
-        except CourseError:
+        except RankError:
             raise
         except (Exception, SystemExit) as error:
             run = Run(1, "cpu", None, output=[printed.getvalue()])
@@ -293,8 +318,11 @@ def _in_words(error: RankError, ranks: tuple[int, ...]) -> str:
     raising = "It raised "
     if sentence.startswith(raising) and not report.lines:  # no line of the learner's: in the probe
         why = sentence.removeprefix(raising).removeprefix("CourseError: ")
-        sentence = f"What it returned cannot be used: {why}"
-    text = "\n".join([sentence, *report.lines, *others, *report.ends])
+        sentence = f"What it returned or changed cannot be used: {why}"
+    ends = report.ends
+    if any(group.activity == RETURNED for group in groups):  # which wait for nobody
+        ends = ()
+    text = "\n".join([sentence, *report.lines, *others, *ends])
 
     printed = run.output[error.rank or 0].splitlines()
     reached = [line.removeprefix(AT) for line in printed if line.startswith(AT)]

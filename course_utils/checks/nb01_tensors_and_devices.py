@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .compare import kinds
-from .exercise import exercise
+from .exercise import SETTINGS, exercise
 
 
 def scores(x, device):
@@ -30,7 +30,10 @@ def scores(x, device):
 class Arithmetic(TorchDispatchMode):
     """The devices on which more than a constant's four numbers are computed with at once."""
 
-    COUNTED = ("mv", "mm", "addmm", "bmm", "sub", "rsub", "mul", "div", "sum", "add", "neg")
+    COUNTED = (
+        *("mv", "mm", "bmm", "addmv", "addmm", "baddbmm", "matmul", "linear"),
+        *("add", "sub", "rsub", "neg", "mul", "div", "sum"),
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,16 +45,6 @@ class Arithmetic(TorchDispatchMode):
         if name in self.COUNTED and isinstance(result, torch.Tensor) and result.numel() > 4:
             self.places.add(result.device.type)
         return result
-
-
-def settings() -> dict[str, object]:
-    return {
-        "default device": str(torch.get_default_device()),
-        "default type": torch.get_default_dtype(),
-        "gradients are recorded": torch.is_grad_enabled(),
-        "anomalies are looked for": torch.is_anomaly_enabled(),
-        "precision of products": torch.get_float32_matmul_precision(),
-    }
 
 
 def on_the_cpu(x, device):
@@ -71,16 +64,21 @@ def _(answer):
     fractions = 9 * torch.randn(7, 4)
     whole_numbers = torch.arange(20).reshape(5, 4) - 9
     others = whole_numbers.byte(), torch.randn(1, 4), torch.randn(2, 3, 4, 5).mT
+    torch.set_default_device("cpu:0")  # which is the CPU, too, and not what is set back by name
     for device in ("cpu", "meta"):
-        for x in (fractions, whole_numbers, *others):
-            call = f'scores(x, "{device}") for x of shape {tuple(x.shape)}, {x.dtype}'
+        # what is computed elsewhere, by whatever means, has no numbers from there
+        there = fractions.to(device)
+        for x in (fractions, whole_numbers, *others, there):
+            call = f'scores(x, "{device}") for x of shape {tuple(x.shape)}, {x.dtype}, {x.device}'
             given = x.clone()
             with Arithmetic() as arithmetic:
                 found = answer(given, device)
             yield call, found.detach() if isinstance(found, torch.Tensor) else found
             places = sorted(arithmetic.places) or [device]  # none where it goes row by row
             yield f"{call}: the devices of the arithmetic on its rows", places
-            yield f"{call}: torch's settings afterwards", settings()
+            settings = {name: str(tell()) for name, (tell, _) in SETTINGS.items()}
+            settings["precision of products"] = torch.get_float32_matmul_precision()
+            yield f"{call}: torch's settings afterwards", settings
             yield f"{call}: x afterwards", given
         yield f'scores(x, "{device}") for x = [1, 1, 1, 1]', answer(torch.ones(4), device).detach()
     yield "", "It runs on any device: the input, the constant and the buffer move together."
@@ -120,6 +118,7 @@ def _(answer):
             "name": "digits",
             "x": x,
             "pair": (x, y),
+            "dicts": {"of": {"dicts": [({"x": x},)]}},
             "more": [{3: "three", "y": y}, "cat", 7, None, [[x], (0, y)], [0.5, 2]],
             "scale": y[0],
             "no rows": x[:0],

@@ -58,11 +58,11 @@ def ring_all_reduce(tensor):
 @exercise(ring_all_reduce, ranks=(2, 3, 4))
 def _(answer):
     p = dist.get_world_size()
-    for length in (12, 5, 1001):
-        tensor = numbers(length) / 7 - 5  # neither whole nor all positive
+    for length, dtype in ((12, torch.float32), (5, torch.int32), (1001, torch.float32)):
+        tensor = (numbers(length) / 7 - 5).to(dtype)  # neither whole nor all positive
         with Traffic() as traffic, sends() as sent:
             answer(tensor)
-        where = f"{length} numbers"
+        where = f"{length} numbers, {dtype}"
         yield f"{where}: the tensor", tensor
         collectives = traffic.calls.keys() - {"send", "recv", "barrier"}
         words = "the collectives that it calls, where messages are asked for"

@@ -109,6 +109,7 @@ def _(answer):
     with Alive() as alive:
         model = answer(make, draw, init_device_mesh(pick().type, (dist.get_world_size(),)))
     yield "what it returns", returned(model)
+    yield "is it in training mode", model.training
     yield "parameters that are not sharded", outside(model)
     parts = {name: p.to_local() for name, p in model.named_parameters()}
     without = [name for name, part in parts.items() if part.is_meta]

@@ -72,6 +72,7 @@ def forward_and_backward(answer: Callable, *wholes: nn.Module) -> Values:
                 y = y.full_tensor()
         yield f"{where}: the output", y
         yield f"{where}: x afterwards", x
+        yield f"{where}: are gradients recorded afterwards", torch.is_grad_enabled()
         changed = [name for name, p in whole.named_parameters() if not p.equal(parameters[name])]
         yield f"{where}: parameters whose numbers are others afterwards", changed
         operations = 2 * rows * length * sum(p.numel() for p in parameters.values() if p.dim() == 2)

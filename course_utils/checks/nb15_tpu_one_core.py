@@ -79,9 +79,10 @@ def _(answer):
     vectors = torch.randn(40, 24, generator=generator)
     more = next(fresh)
     compiles = 0
-    for call in range(8):  # the longest line is another one in each
-        drawn = torch.randperm(62 - 2 * call, generator=generator)[:11] + 2
-        lengths = [*drawn.tolist(), 64 - 2 * call]
+    for call in range(8):
+        longest = 64 - 8 * call  # so that many sizes are needed, if they depend on it
+        drawn = torch.randint(2, longest, (11,), generator=generator)
+        lengths = [*drawn.tolist(), longest]
         lines = [torch.randint(40, (length,), generator=generator) for length in lengths]
         table = torch.cat([vectors, vectors[:, :1].expand(-1, more)], 1).to(torch_xla.device())
         means, ran = counted(answer, lines, table)

@@ -70,12 +70,14 @@ def _(answer):
         network = filled(MLP(width)).to(torch_xla.device())
         generator = torch.Generator().manual_seed(1)
         x = torch.randn(32, width, generator=generator).to(torch_xla.device())
+        where = f"{data} x {devices // data} devices, width {width}"
         answer(network, x, mesh)
+        frozen = [name for name, p in network.named_parameters() if not p.requires_grad]
+        yield f"{where}: parameters that take no gradient any more", frozen
         held = xla.sharding({"x": x} | dict(network.named_parameters()))
         output = network(x)
         sent = Counter(COLLECTIVES.findall(torch_xla._XLAC._get_xla_tensors_hlo([output])))
         cross_entropy(output, torch.arange(32, device=x.device) % width).backward()
-        where = f"{data} x {devices // data} devices, width {width}"
         yield f"{where}: the network's output", output.detach().cpu(), tol
         for name, p in network.named_parameters():
             grad = None if p.grad is None else p.grad.cpu()

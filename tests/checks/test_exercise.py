@@ -3,6 +3,7 @@ harm.
 """
 
 import contextlib
+import os
 import re
 import sys
 import threading
@@ -17,7 +18,7 @@ import torch.distributed as dist
 
 from course_utils import launch
 from course_utils.checks.compare import AtMost, difference
-from course_utils.checks.exercise import Exercise
+from course_utils.checks.exercise import SETTINGS, Exercise
 
 
 def share(rows, devices):
@@ -72,13 +73,14 @@ def test_on_ranks_the_first_difference_is_named_with_its_rank():
     assert verdict.expected == "[3, 5, 7]"
 
     def never(tensor):
-        if dist.get_rank():
-            total(tensor)
+        while dist.get_rank():
+            time.sleep(0.01)
 
     verdict = replace(totals, seconds=2.0)(never)
     says = "the sum of 3 numbers: ranks? (0, )?1 of 2 had not finished after 2 s"
     assert re.search(says, verdict.text)
     assert "time_limit" not in str(verdict)
+    assert "waits for" not in verdict.text  # who had returned waits for nobody
 
 
 def stub(rows, devices):
@@ -136,9 +138,18 @@ def test_an_answer_cannot_harm_the_kernel():
 
     def changes(rows, devices):
         torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
         torch.set_grad_enabled(False)
+        torch.set_num_threads(1 + torch.get_num_threads())
+        torch.use_deterministic_algorithms(True)
         torch.manual_seed(0)
+        os.environ["CHANGED"] = "1"
+        os.chdir("/")
         return share(rows, devices)
+
+    def state():
+        folder, drawn = os.getcwd(), torch.random.get_rng_state().tolist()
+        return [tell() for tell, _ in SETTINGS.values()], folder, drawn, "CHANGED" in os.environ
 
     def never_ends(rows, devices):
         while True:
@@ -157,9 +168,9 @@ def test_an_answer_cannot_harm_the_kernel():
     assert shares(leaves).state == "wrong"
     assert shares(cannot_be_sent).text.startswith("It uses what no other process can get")
     assert shares(changes)
+    before = state()
     assert replace(shares, here=True)(changes)
-    assert torch.get_default_dtype() is torch.float32
-    assert torch.is_grad_enabled()
+    assert state() == before
     assert "launch was called inside a rank" in shares(launches).text
     assert "It had not finished after 2 s" in replace(shares, seconds=2.0)(never_ends).text
 
@@ -192,6 +203,7 @@ def test_differences_in_words():
         (1.5, 1.75, "off by 0.25"),
         (1.5, "1.5", "a number was expected, this is a text"),
         (1.0, float("nan"), "off by"),
+        ("a network", None, "this is nothing (None)"),
         ("sum", "mean", "not what was expected"),
         (300 * "a" + "b", 300 * "a" + "c", "not what was expected"),
         (Decimal("1.5"), Decimal("1.75"), "off by 0.25"),

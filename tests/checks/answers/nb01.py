@@ -3,7 +3,7 @@
 import torch
 from torch.utils._pytree import tree_map
 
-from course_utils.checks.nb01_tensors_and_devices import move
+from course_utils.checks.nb01_tensors_and_devices import first_level, move
 
 MIDDLE = [1.0, 2.0, 3.0, 4.0]
 
@@ -36,6 +36,19 @@ def in_place(x, device):
 def sets_the_default(x, device):
     torch.set_default_device(device)
     return one_bug_left(x, device)
+
+
+def sets_the_default_back_by_name(x, device):
+    torch.set_default_device(device)
+    found = with_parameter(x, device)
+    torch.set_default_device("cpu")
+    return found
+
+
+def by_numbers(x, device):
+    rows = x.reshape(-1, 4).tolist()
+    scores = [(b - 2) / 3 + (c - 3) * 2 / 3 + (d - 4) for _, b, c, d in rows]
+    return torch.tensor(scores, device=device).reshape(x.shape[:-1])
 
 
 def in_the_type_of_x(x, device):
@@ -90,6 +103,16 @@ def in_the_batch(batch, device):
     return batch
 
 
+def not_in_dicts_of_dicts(batch, device):
+    """A dict in a dict is taken apart, and no dict in that one."""
+    if not isinstance(batch, dict):
+        return by_tree(batch, device)
+    return {
+        key: first_level(value, device) if isinstance(value, dict) else move(value, device)
+        for key, value in batch.items()
+    }
+
+
 def nothing_for_nothing(batch, device):
     return by_tree(batch, device) if torch.is_tensor(batch) or batch else None
 
@@ -111,16 +134,20 @@ WRONG = {
         one_bug_left,
         in_place,
         sets_the_default,
+        sets_the_default_back_by_name,
+        by_numbers,
         in_the_type_of_x,
         leaves(torch.set_grad_enabled, False),
         leaves(torch.set_float32_matmul_precision, "medium"),
         leaves(torch.autograd.set_detect_anomaly, True),
+        leaves(torch.use_deterministic_algorithms, True),
         of_changed(lambda x: x.view(-1, 4).view(x.shape)),
         of_changed(torch.clone, torch.squeeze),
         of_changed(torch.clone, lambda y: y.transpose(0, 1) if y.dim() == 3 else y),
     ],
     "move": [
         in_the_batch,
+        not_in_dicts_of_dicts,
         nothing_for_nothing,
         by_the_first_value,
         lambda *given: by_tree(*given, others=str),

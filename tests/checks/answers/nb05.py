@@ -60,7 +60,7 @@ def uneven(losses):
     return losses.mean().item()
 
 
-def ring(exchange, cut=torch.Tensor.tensor_split, way=1):
+def ring(exchange, cut=torch.Tensor.tensor_split, way=1, room=torch.empty_like):
     """A ring all-reduce; `exchange` sends to one neighbour and receives from the other."""
 
     def ring_all_reduce(tensor):
@@ -69,7 +69,7 @@ def ring(exchange, cut=torch.Tensor.tensor_split, way=1):
         for step in range(2 * (p - 1)):
             leaving = chunks[(way * rank - step - 1) % p]
             target = chunks[(way * rank - step - 2) % p]
-            arriving = torch.empty_like(target)
+            arriving = room(target)
             exchange(leaving, (rank + way) % p, arriving, (rank - way) % p)
             if step < p - 1:
                 arriving += target
@@ -138,6 +138,7 @@ WRONG = {
         everything_every_time,
         ring(started_first, torch.Tensor.chunk),
         ring(started_first, way=-1),
+        ring(started_first, room=lambda chunk: torch.empty(len(chunk), device=chunk.device)),
         dist.all_reduce,
         lambda tensor: ring_all_reduce(tensor.clone()),
         all_send_first,

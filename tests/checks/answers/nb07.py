@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
+from torch.serialization import load, save
 
 from course_utils import pick
 from course_utils.checks.instruments import everyones
@@ -49,11 +50,15 @@ def divided_by_those_left(model):
     return model.join(divide_by_initial_world_size=False)
 
 
-def padded_with_nothing(batches):
-    model, optimizer = new()
-    for i in range(max(everyones(len(batches)))):
-        step(model, optimizer, *batches[min(i, len(batches) - 1)], scale=float(i < len(batches)))
-    return model
+def padded_with_nothing(steps=max):
+    def train_uneven(batches):
+        model, optimizer = new()
+        for i in range(steps(everyones(len(batches)))):
+            x, y = batches[min(i, len(batches) - 1)]
+            step(model, optimizer, x, y, scale=float(i < len(batches)))
+        return model
+
+    return train_uneven
 
 
 def looks_at_extra_batches(batches):
@@ -112,6 +117,14 @@ def when_the_file_is_newer(batches, path):
     return torch.load(path)
 
 
+def by_keywords(batches, path):
+    model = trained(batches)
+    if dist.get_rank() == 0:
+        save(obj=model.module.state_dict(), f=path)
+    dist.barrier()
+    return load(f=path)
+
+
 def renamed(model, path):
     write(model, path + ".new")
     os.replace(path + ".new", path)
@@ -129,13 +142,14 @@ def by_bytes(model, path):
 
 RIGHT = {
     "train_uneven": [
-        padded_with_nothing,
+        padded_with_nothing(),
         uneven(divided_by_those_left),
     ],
     "train_and_save": [
         saved(to_an_open_file, wait=lambda: dist.all_reduce(torch.ones(1, device=pick()))),
         saved(renamed, give=into_the_model),
         saved(by_bytes),
+        by_keywords,
     ],
 }
 WRONG = {
@@ -145,6 +159,7 @@ WRONG = {
         uneven(train_on=filled_up),
         uneven(train_on=lambda batches: [(x[:4], y[:4]) for x, y in batches]),
         looks_at_extra_batches,
+        padded_with_nothing(steps=lambda counts: counts[-1]),
     ],
     "train_and_save": [
         saved(wait=lambda: time.sleep(3)),

@@ -70,6 +70,10 @@ def whole_first(make, draw, mesh):
     return fully_shard(model, mesh=mesh)
 
 
+def evaluating(make, draw, mesh):
+    return start_sharded(make, draw, mesh).eval()
+
+
 def frozen(make, draw, mesh):
     return start_sharded(make, draw, mesh).requires_grad_(False)
 
@@ -89,6 +93,7 @@ WRONG = {
     "start_sharded": [
         whole_first,
         frozen,
+        evaluating,
         own_rows(lambda whole, part, start: whole.chunk(dist.get_world_size())[dist.get_rank()]),
     ],
 }

@@ -55,6 +55,18 @@ def up_to_the_longest(lines, table):
     return masked_mean(lines, table, max(map(len, lines)))
 
 
+def up_to_eights(lines, table):
+    return masked_mean(lines, table, -(-max(map(len, lines)) // 8) * 8)
+
+
+def clears_the_counts(lines, table):
+    import torch_xla.debug.metrics
+
+    means = remove_recompiles(lines, table)
+    torch_xla.debug.metrics.clear_all()
+    return means
+
+
 def in_place(lines, table):
     means = remove_recompiles(lines, table)
     lines[:] = filled(lines, 64)
@@ -111,6 +123,8 @@ RIGHT = {
 WRONG = {
     "remove_recompiles": [
         up_to_the_longest,
+        up_to_eights,
+        clears_the_counts,
         in_place,
         some_columns,
         zeros_beyond,

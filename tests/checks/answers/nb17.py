@@ -27,6 +27,11 @@ def by_spec(mlp, x, mesh):
         xs.ShardingSpec(xs.get_global_mesh(), axes).apply(tensor)
 
 
+def frozen(mlp, x, mesh):
+    shard_mlp(mlp, x, mesh)
+    mlp.requires_grad_(False)
+
+
 def a_mesh_of_its_own(mlp, x, mesh):
     import numpy as np
     import torch_xla.distributed.spmd as xs
@@ -39,6 +44,7 @@ WRONG = {
     "shard_mlp": [
         # as they are multiplied
         a_mesh_of_its_own,
+        frozen,
         marked(x=None),
         marked(("model", None), ("data", None), ("data",), (None, "data")),
     ]
