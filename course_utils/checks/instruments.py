@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import SGD
 from torch.utils.data import Dataset
 
@@ -45,16 +44,20 @@ class Steps:
     def __enter__(self) -> Steps:
         self.inputs: list[torch.Tensor] = []
         self.weights: list[torch.Tensor] = []
-        self._hook = register_module_forward_pre_hook(self._into)
+        forward = nn.Sequential.forward
+
+        def noted(network: nn.Sequential, input: torch.Tensor) -> torch.Tensor:
+            if torch.is_grad_enabled():
+                self.inputs.append(input.detach().cpu())
+                self.weights.append(weights(network).cpu())
+            return forward(network, input)
+
+        self._noting = mock.patch.object(nn.Sequential, "forward", noted)
+        self._noting.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._hook.remove()
-
-    def _into(self, module: nn.Module, args: tuple) -> None:
-        if isinstance(module, nn.Sequential) and torch.is_grad_enabled():
-            self.inputs.append(args[0].detach().cpu())
-            self.weights.append(weights(module).cpu())
+        self._noting.stop()
 
     def equal(self) -> bool:
         """Whether all ranks that take a step begin it with the same weights."""
@@ -62,14 +65,15 @@ class Steps:
         return all(_equal([begun for begun in step if begun is not None]) for step in steps)
 
 
-def rows_into(network: nn.Module) -> list[int]:
+def rows_into(network: nn.Sequential) -> list[int]:
     """Rows that go into the network: 0, and those of each forward from now on."""
     rows = [0]
 
     def note(_: nn.Module, args: tuple) -> None:
         rows.append(len(args[0]))
 
-    network.register_forward_pre_hook(note)
+    # Its first layer gets them by position, however the network is called.
+    network[0].register_forward_pre_hook(note)
     return rows
 
 

@@ -78,7 +78,7 @@ def in_full(model, loss_of, x, y, most):
     return backward_in_pieces(model, heavier, x, y, most)
 
 
-def network() -> nn.Module:
+def network() -> nn.Sequential:
     """Rows of any shape with eight numbers; a part of it is in eval()."""
     torch.manual_seed(3)
     model = nn.Sequential(

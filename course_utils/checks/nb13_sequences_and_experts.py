@@ -14,8 +14,8 @@ from .exercise import exercise, patched
 from .instruments import rows_into
 
 FLOAT, DOUBLE, SHORT = torch.float32, torch.float64, torch.bfloat16
-# words: (…, n, d), a query's largest mean score, some queries see nothing, types of out_a, lse_a,
-# out_b, lse_b, tol
+# words: (…, n, d), a query's largest mean score in a part, some queries see nothing, types of
+# out_a, lse_a, out_b, lse_b, tol
 PARTS = {
     "scores around 0": ((2, 3, 4, 6), 0, False, 4 * [FLOAT], 1e-5),
     "two dimensions, one query, float64": ((1, 5), 0, False, 4 * [DOUBLE], 1e-5),
@@ -50,7 +50,7 @@ def two_parts(
     parts = []
     for keys, every in ((3, 2), (5, 3)):
         s = torch.randn(*shape[:-1], keys, dtype=torch.float64)
-        s += largest * torch.linspace(-1, 1, shape[-2])[:, None]
+        s += largest * torch.randint(-1, 2, (*shape[:-1], 1))
         if unseen:
             s[..., ::every, :] = -torch.inf
         v = torch.randn(*shape[:-2], keys, shape[-1], dtype=torch.float64)
@@ -92,7 +92,7 @@ def _(answer):
 WIDTH, COUNTS = 64, 400  # numbers of a token; bytes that the counts of tokens may take
 
 
-def expert_of(rank: int) -> nn.Module:
+def expert_of(rank: int) -> nn.Sequential:
     """(N, WIDTH) -> (N, WIDTH), the same wherever it is made."""
     torch.manual_seed(100 + rank)
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).to(pick())
@@ -147,8 +147,9 @@ def cut_off(x, chosen, weights, expert):
     to_experts,
     ranks=(2, 3, 4),
     mistakes={
-        "none comes back to x. It is cut off by `detach`, or by `dist.all_to_all_single`, which "
-        "autograd does not know; `all_to_all_single_autograd` is known to it": cut_off,
+        "none comes back to x. It is cut off by `detach`, by `no_grad`, or by "
+        "`dist.all_to_all_single`, which autograd does not know; `all_to_all_single_autograd` is "
+        "known to it": cut_off,
     },
 )
 def _(answer):

@@ -41,6 +41,14 @@ def in_place(out_a, lse_a, out_b, lse_b):
     return out_a.copy_(out), lse_a.copy_(lse)
 
 
+def shifted_by_a(out_a, lse_a, out_b, lse_b):
+    """e^(lse_b - shift) is inf where b lies far above a."""
+    shift = torch.where(lse_a.isinf(), lse_b.to(lse_a.dtype), lse_a).nan_to_num(neginf=0.0)
+    a, b = (lse_a - shift).exp().unsqueeze(-1), (lse_b - shift).exp().unsqueeze(-1)
+    out = ((out_a * a + out_b * b) / (a + b)).nan_to_num()
+    return out.to(out_a.dtype), torch.logaddexp(lse_a, lse_b).to(lse_a.dtype)
+
+
 def choice_by_choice(x, chosen, weights, expert):
     """One round for the first choices, one for the second, …"""
 
@@ -49,7 +57,7 @@ def choice_by_choice(x, chosen, weights, expert):
         dist.all_to_all_single(coming := torch.empty_like(counts), counts)
         order, out, back = chosen.argsort(stable=True), counts.tolist(), coming.tolist()
         arrived = all_to_all_single_autograd(x[order], back, out, dist.group.WORLD)
-        done = expert(arrived) if len(arrived) else arrived
+        done = expert(input=arrived) if len(arrived) else arrived
         return all_to_all_single_autograd(done, out, back, dist.group.WORLD)[order.argsort()]
 
     return sum(weights[:, j, None] * route(chosen[:, j]) for j in range(chosen.shape[1]))
@@ -92,6 +100,7 @@ WRONG = {
         in_the_type_of_lse,
         lse_as_it_comes,
         in_place,
+        shifted_by_a,
         lambda out_a, *more: merge_outputs(out_a.float(), *more),
         lambda *given: (merge_outputs(*given)[0], torch.maximum(*given[1::2])),
     ],
