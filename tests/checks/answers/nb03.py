@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from course_utils.checks.nb03_memory import backward_in_pieces, predict_peak
+from course_utils.checks.nb03_memory import backward_in_pieces, onto_old_ones, predict_peak
 
 
 def by_module(widths, rows):
@@ -58,10 +58,10 @@ def by(pieces):
 
 
 def with_autograd_grad(model, loss_of, x, y, most):
-    parameters, total = list(model.parameters()), 0.0
+    parameters, total = [p for p in model.parameters() if p.requires_grad], 0.0
     sums = [torch.zeros_like(p) for p in parameters]
     for xs, ys in cut(x, y, most):
-        loss = loss_of(model(xs), ys) * len(xs) / len(x)
+        loss = loss_of(model(input=xs), ys) * len(xs) / len(x)
         for gradient, more in zip(sums, torch.autograd.grad(loss, parameters), strict=True):
             gradient += more
         total += loss.item()
@@ -75,6 +75,39 @@ def one_backward_at_the_end(model, loss_of, x, y, most):
     total = sum(loss_of(model(xs), ys) * len(xs) / len(x) for xs, ys in cut(x, y, most))
     total.backward()
     return total.item()
+
+
+def times_zero(model, *given):
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad *= 0  # nan stays
+    return onto_old_ones(model, *given)
+
+
+def zero_everywhere(model, *given):
+    for parameter in model.parameters():
+        parameter.grad.zero_()
+    return onto_old_ones(model, *given)
+
+
+def thaws(model, *given):
+    return backward_in_pieces(model.requires_grad_(True), *given)
+
+
+def leaves_hooks(model, loss_of, x, y, most):
+    """The hooks scale each piece's gradient, and the next user's."""
+    share = 1.0
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_hook(lambda gradient: gradient * share)
+    model.zero_grad()
+    total = 0.0
+    for xs, ys in cut(x, y, most):
+        share = len(xs) / len(x)
+        loss = loss_of(model(xs), ys)
+        loss.backward()
+        total += share * loss.item()
+    return total
 
 
 def and_a_step(model, *given):
@@ -92,12 +125,19 @@ WRONG = {
         with_more(lambda widths: 2 * (max(widths[1:-1]) - widths[-2])),
         with_more(lambda widths: -widths[-2]),
         with_more(lambda widths: 2 * (min(widths[1:-1]) - widths[-2])),
+        with_more(lambda widths: widths[0]),
+        with_more(lambda widths: widths[-1]),
+        lambda widths, rows: predict_peak(widths, rows) - 8 * sum(widths[1:]),
         lambda *given: int(np.int64(predict_peak(*given)).astype(np.int32)),
     ],
     "backward_in_pieces": [
         one_backward_at_the_end,
         by(labels_in_chunks),
         and_a_step,
+        times_zero,
+        zero_everywhere,
+        thaws,
+        leaves_hooks,
         lambda model, loss_of, *given: backward_in_pieces(model, cross_entropy, *given),
     ],
 }
