@@ -1,7 +1,7 @@
 """Exercise of notebook 19, on two real ranks: started again from what a kill would leave.
 
-Nothing is killed: the folder is copied in a step, before every change of a file and with each file
-half written.
+Nothing is killed: the folder is copied in a step, before every change of a file, with each file
+half written, and at the end.
 """
 
 import contextlib
@@ -139,12 +139,14 @@ def train(
         if kills.done in steps:
             time.sleep(0.02 * rank)  # another rank may be ahead
 
-    model.register_forward_pre_hook(forward)
+    model.module[0].register_forward_pre_hook(forward)  # which is always called by position
     optimizer.register_step_post_hook(stepped)
     writer = functools.partial(kills.writer, torch._C.PyTorchFileWriter)
     with mock.patch("torch._C.PyTorchFileWriter", writer):
         answer(model, optimizer, sampler, loader, EPOCHS, folder)
     dist.barrier()  # rank 0 may still write
+    if rank == 0:
+        kills.keep()
     kills.steps = ()
     return numbers, after
 
@@ -224,7 +226,7 @@ def _(answer):
     count = 0
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
         kills = Kills(Path(everyones(own)[0]))
-        for steps in ((3, EACH), (EACH + 3, 14)):
+        for steps in ((3, EACH), (EACH + 3, 14, EPOCHS * EACH)):
             numbers, after = train(answer, start, kills, steps)
             if start is None:
                 yield "nobody kills it: the batches, by their numbers in the loop", numbers
@@ -236,8 +238,8 @@ def _(answer):
                 count += len(again)
                 start = next(folder for at, folder in reversed(states) if at == done)
                 begun = [numbers[0] if numbers else done for numbers, _ in again]
-                moment = f"killed after {done} of {len(loops)} steps, in a step or in a write"
-                where = f"{moment} (which leaves half a file), and started again"
+                moment = "in a step, in a write (which leaves half a file) or after it"
+                where = f"killed after {done} of {len(loops)} steps, {moment}, and started again"
                 others = [
                     numbers
                     for (numbers, _), first in zip(again, begun, strict=True)
@@ -251,7 +253,7 @@ def _(answer):
                     for run in again
                     for n, weights in zip(*run, strict=True)
                 ]
-                yield f"{where}: how far its weights get from the loop's", max(off)
+                yield f"{where}: how far its weights get from the loop's", max(off, default=0)
     yield (
         "",
         f"Started again from what {count} kills would leave, it always has the weights of the "
