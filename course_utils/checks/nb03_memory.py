@@ -32,7 +32,7 @@ def predict_peak(widths, rows):
 # Activations are the peak in all of them, and nearly all of it in the first ones. Whatever is
 # forgotten or counted in vain, biases, logits or the input, is more than a tenth of one of them.
 STEPS = (
-    ([32, 400, 300, 10], 3000),
+    ([32, 420, 300, 10], 4000),
     ([64, 128, 512, 10], 2048),
     ([2, 300, 180], 3000),
     ([64, 512, 512, 10], 512),
