@@ -10,10 +10,11 @@ import io
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import chain, islice, product
+from itertools import chain, combinations, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from .exercise import AT, exercise
 ROWS, TESTS, FEATURES = 118, 23, 8  # with rows that a sampler adds, 3 ranks take another step
 BATCH, PIECES, STEPS = 24, 2, 4  # STEPS of an epoch; a piece is left over on 1, 2 and 3 ranks
 LIMIT = 15.0  # seconds for a run, which takes less than one
+EARLY = {"spoilt": True, "epochs": 8, "patience": 2}
 LOADS = "the network of one device, given best.pt"
 
 
@@ -68,16 +70,18 @@ class Seen:
     reduced: float = 0.0  # bytes of gradients
 
 
-def datasets(spoilt: int) -> tuple[data.TensorDataset, data.TensorDataset]:
-    """Rows that are known by their first number; of the labels to validate with, every `spoilt`-th
-    is right.
+def datasets(spoilt: bool) -> tuple[data.TensorDataset, data.TensorDataset]:
+    """Rows that are known by their first number; `spoilt`: every other label to validate with is
+    wrong.
     """
-    generator = torch.Generator().manual_seed(6)  # in `stopped`, no share ends with all rows
+    # With this seed the validation loss in `stopped` rises, falls and rises, its least is not where
+    # the accuracy is best, and no rank's share of the rows stops where all rows do.
+    generator = torch.Generator().manual_seed(109)
     x = torch.randn(ROWS + TESTS, FEATURES, generator=generator, dtype=torch.float64)
     y = x[:, 1:4].argmax(1)
     x[:, 0] = torch.arange(1, len(x) + 1) / len(x)
-    wrong = torch.arange(TESTS) % spoilt > 0
-    y[ROWS:][wrong] = (y[ROWS:][wrong] + 1) % 3
+    if spoilt:
+        y[ROWS + 1 :: 2] = (y[ROWS + 1 :: 2] + 1) % 3
     return data.TensorDataset(x[:ROWS], y[:ROWS]), data.TensorDataset(x[ROWS:], y[ROWS:])
 
 
@@ -110,7 +114,7 @@ def watch(
     home: Path,
     killed: Path | None = None,
     noisy: bool = False,
-    spoilt: int = 1,
+    spoilt: bool = False,
     epochs: int = 2,
     patience: int = 9,
 ) -> Seen:
@@ -140,8 +144,9 @@ def watch(
     def forward(module: nn.Module, inputs: tuple) -> None:
         if not (module.training and torch.is_grad_enabled()):
             return
-        if rank == 0 and not killed and len(seen.steps) == STEPS and not rows:
-            shutil.copytree(folder, home / "killed", dirs_exist_ok=True)
+        ended, step = divmod(len(seen.steps), STEPS)
+        if rank == 0 and ended and not (step or rows):
+            shutil.copytree(folder, left(home, ended), dirs_exist_ok=True)
         rows.extend(round(x) for x in (inputs[0][:, 0] * (ROWS + TESTS)).tolist())
 
     def dropped(module: nn.Module, inputs: tuple, output: Tensor) -> None:
@@ -150,7 +155,7 @@ def watch(
 
     def build() -> nn.Module:
         built = network(noisy)
-        built.register_forward_pre_hook(forward)
+        built[0].register_forward_pre_hook(forward)  # which is always called by position
         built[0].register_forward_hook(dropped)
         return built
 
@@ -171,7 +176,12 @@ def watch(
 
     register_optimizer_step_pre_hook(begins)
     register_optimizer_step_post_hook(ends)
-    with contextlib.redirect_stdout(io.StringIO()) as printed, Traffic() as traffic:
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+        contextlib.redirect_stderr(printed),
+        warnings.catch_warnings(record=True),  # torch's are no prints
+        Traffic() as traffic,
+    ):
         seen.history = answer(
             prepare, build, folder, epochs, BATCH, PIECES, patience, killed is not None
         )
@@ -181,7 +191,12 @@ def watch(
     return seen
 
 
-def alone(seen: list[Seen], spoilt: int, epochs: int) -> tuple[Tensor, Tensor, list]:
+def left(home: Path, epochs: int) -> Path:
+    """A copy of rank 0's folder as it was when so many epochs had ended."""
+    return home / f"after {epochs}"
+
+
+def alone(seen: list[Seen], spoilt: bool, epochs: int) -> tuple[Tensor, Tensor, list]:
     """What one process makes of all ranks' rows: gradients, weights after each step, history."""
     train, test = datasets(spoilt)
     model = network(noisy=False)
@@ -298,18 +313,18 @@ def steps_of(seen: list[Seen], first: list[Seen]) -> Iterator[tuple]:
 
 def trained(seen: list[Seen], place: Path, first: list[Seen]) -> Iterator[tuple]:
     """The plain run: all that it does is what one process does with its rows."""
-    yield "which ranks make the rows", [n for n, one in enumerate(seen) if one.made]
+    yield "how many ranks make the rows", sum(one.made for one in seen)
     yield from steps_of(seen, first)
-    gradients, after, history = alone(seen, 1, 2)
+    gradients, weights, history = alone(seen, False, 2)
     mine = torch.stack([step.gradient for step in seen[0].steps])
     words = "the least cosine between a gradient and one device's (clip the mean of all pieces and"
     yield f"{words} ranks)", cosine_similarity(mine, gradients).min(), 1e-11
     length = mine.norm(dim=1) / gradients.norm(dim=1)
     words = "the gradient of each step, as a multiple of that of one device"
     yield words, [round(times, 6) for times in length.tolist()], 1e-5
-    far = apart(torch.stack([step.after for step in seen[0].steps]), after)
+    far = apart(torch.stack([step.after for step in seen[0].steps]), weights)
     yield "how far a step leads from where one device's leads", far, 1e-9
-    reduced = seen[0].reduced / after.nbytes
+    reduced = seen[0].reduced / weights.nbytes
     yield "how often the gradients are sent in a step", AtMost(round(reduced, 2), 1.5)
 
     shapes = [shape(one.history) for one in seen]
@@ -324,12 +339,20 @@ def trained(seen: list[Seen], place: Path, first: list[Seen]) -> Iterator[tuple]
     yield "which ranks write files", [n for n, one in enumerate(seen) if one.files]
     yield "files that are missing", sorted({"best.pt", "last.pt", "log.csv"} - {*seen[0].files})
     yield "which ranks print", [n for n, one in enumerate(seen) if one.printed]
-    yield "the epochs in log.csv", logged(place)
-    best = network(noisy=False)
-    yield LOADS, loaded(best, place)
-    epoch = min(range(2), key=lambda n: history[n][1])
-    far = apart(full(best.parameters()), after[STEPS * epoch + STEPS - 1])
-    yield "how far best.pt is from the weights of the best epoch", far, 1e-9
+    yield from files(place / "rank 0", history, weights)
+
+
+def files(folder: Path, history: Any, weights: Tensor, noisy: bool = False) -> Iterator[tuple]:
+    """What is in it after the epochs of this history; the weights after each step."""
+    epochs = range(len(history))
+    words = "whether log.csv has a line of each epoch, which begins with its number, and no other"
+    yield words, logged(folder) == [*map(str, epochs)]
+    best = network(noisy)
+    yield LOADS, loaded(best, folder)
+    epoch = min(epochs, key=lambda n: history[n][1])
+    far = apart(full(best.parameters()), weights[STEPS * epoch + STEPS - 1])
+    words = "how far best.pt is from the weights of the epoch with the least validation loss"
+    yield words, far, 1e-9
 
 
 def numbers(history: Any) -> Tensor:
@@ -343,47 +366,60 @@ def shape(history: Any) -> Any:
         return kind(history)
 
 
-def logged(place: Path) -> list[str]:
-    lines = (place / "rank 0" / "log.csv").read_text().splitlines()
+def logged(folder: Path) -> list[str]:
+    log = folder / "log.csv"
+    lines = log.read_text().splitlines() if log.exists() else []
     return [line.partition(",")[0] for line in lines]
 
 
-def loaded(model: nn.Module, place: Path) -> str:
+def loaded(model: nn.Module, folder: Path) -> str:
     """Give it the weights of best.pt: what it says."""
     try:
-        model.load_state_dict(torch.load(place / "rank 0" / "best.pt"))
+        model.load_state_dict(torch.load(folder / "best.pt"))
     except Exception as error:  # of any type, for a file may hold anything
         return f"{type(error).__name__}: {error}"
     return "loads it"
 
 
-def late(seen: list[Seen], ranks: int) -> list[float]:
-    """How many epochs each rank trains after the one that is the last of one process."""
-    history = alone(seen, ranks, 8)[2]
-    counts = range(1, len(history) + 1)
-    ends = next((count for count in counts if solo.waited(history[:count]) == 1), 8)
-    return [len(one.steps) / STEPS - ends for one in seen]
+def stopped(seen: list[Seen], place: Path) -> Iterator[tuple]:
+    """A run that ends early, after an epoch that is not its best."""
+    _, weights, history = alone(seen, EARLY["spoilt"], EARLY["epochs"])
+    patience = EARLY["patience"]
+    waited = [solo.waited(history[: n + 1]) for n in range(len(history))]
+    # where one device has not stopped in these epochs, it takes at least another
+    ends = min([*waited, patience].index(patience) + 1, EARLY["epochs"])
+    late = [len(one.steps) / STEPS - ends for one in seen]
+    yield "epochs that each rank trains after the one that is the last alone", late
+    yield from files(place / "rank 0", history, weights)
+    before = files(left(place, ends - 1), history[:-1], weights)
+    yield from within("when the last epoch begins", before)
 
 
 def noisy(seen: list[Seen], place: Path) -> Iterator[tuple]:
     """A run with dropout and batch norm: random numbers, and running statistics."""
-    if len(seen) > 1:
-        masks = [one.steps[0].mask for one in seen]
-        alike = [n for n in range(1, len(seen)) if torch.equal(masks[n], masks[0])]
-        yield "which ranks drop the same units as rank 0", alike
+    alike = 0
+    for steps in zip(*(one.steps for one in seen), strict=True):
+        pairs = combinations(steps, 2)
+        alike += any(torch.equal(one.mask, other.mask) for one, other in pairs)
+    yield "steps in which two ranks drop the same units", alike
     best = network(noisy=True)
-    yield LOADS, loaded(best, place)
-    loss, _, count = solo.evaluate(best, datasets(1)[1]).tolist()
+    yield LOADS, loaded(best, place / "rank 0")
+    loss, _, count = solo.evaluate(best, datasets(spoilt=False)[1]).tolist()
     least = min(of_epoch[1] for of_epoch in seen[0].history)
     words = "how far best.pt's validation loss is from the least of the history (the"
     words += " running statistics of all ranks have to be the saved ones)"
     yield words, loss / count - least, 1e-9
 
 
-def resumed(again: list[Seen], later: Path, whole: list[Seen]) -> Iterator[tuple]:
-    """What is left of the run after its first epoch, as it went on where nobody killed it."""
-    yield "steps that are left, by rank", [len(one.steps) for one in again]
-    pairs = [(one.steps[0], all.steps[STEPS]) for one, all in zip(again, whole, strict=True)]
+def resumed(
+    again: list[Seen], later: Path, whole: list[Seen], epochs: int, noisy: bool = False
+) -> Iterator[tuple]:
+    """What is left of the run after these epochs, as it went on where nobody killed it."""
+    both = [*zip(again, whole, strict=True)]
+    begun = STEPS * epochs
+    more = [len(one.steps) - len(all.steps[begun:]) for one, all in both]
+    yield "steps that are more than were left, by rank", more
+    pairs = [(one.steps[0], all.steps[begun]) for one, all in both]
     far = [apart(a.before, b.before) for a, b in pairs]
     yield "how far the weights are from those before the kill, by rank", far, 1e-12
     others = [n for n, (a, b) in enumerate(pairs) if {*a.rows} != {*b.rows}]
@@ -395,11 +431,12 @@ def resumed(again: list[Seen], later: Path, whole: list[Seen]) -> Iterator[tuple
     far = [apart(a.after, b.after) for a, b in pairs]
     words = "how far a step leads from where it led (the optimizer goes on with its state), by rank"
     yield words, far, 1e-9
-    both = zip(again, whole, strict=True)
     far = [apart(one.steps[-1].after, all.steps[-1].after) for one, all in both]
     yield "how far the last weights are from a run's that nobody killed", far, 1e-9
-    yield "the epochs in log.csv", logged(later)
-    yield "epochs in the history of each rank", [shape(one.history) for one in again]
+    short = [n for n, (one, all) in enumerate(both) if shape(one.history) != shape(all.history)]
+    yield "which ranks do not return the history of all epochs", short
+    weights = torch.stack([step.after for step in whole[0].steps])
+    yield from files(later / "rank 0", whole[0].history, weights, noisy)
 
 
 def within(where: str, values: Iterator[tuple]) -> Iterator[tuple]:
@@ -416,20 +453,24 @@ def judged(answer: Callable) -> Iterator[tuple]:
             first = first or seen
             yield from within(where, trained(seen, place, first))
 
-        for ranks in (2, 3):  # each rank's share of the rows would stop at another epoch
+        for ranks in (2, 3):
             where = f"{ranks} ranks, early stopping"
-            seen, _ = runs(answer, home, where, ranks, spoilt=ranks, epochs=8, patience=1)
-            words = "epochs that each rank trains after the one that is the last alone"
-            yield f"{where}: {words}", late(seen, ranks)
+            whole, place = runs(answer, home, where, ranks, **EARLY)
+            yield from within(where, stopped(whole, place))
+            where += ", killed before its last epoch and resumed"
+            epochs = len(whole[0].history) - 1
+            killed = left(place, epochs)
+            again, later = runs(answer, home, where, ranks, killed=killed, **EARLY)
+            yield from within(where, resumed(again, later, whole, epochs))
 
-        for ranks in (1, 2, 3):
+        for ranks in (1, 3):
             where = f"{plural(ranks, 'rank')}, with dropout and batch norm"
             whole, place = runs(answer, home, where, ranks, noisy=True)
             yield from within(where, noisy(whole, place))
             where += ", killed after an epoch and resumed"
-            killed = place / "killed"
+            killed = left(place, 1)
             again, later = runs(answer, home, where, ranks, noisy=True, killed=killed)
-            yield from within(where, resumed(again, later, whole))
+            yield from within(where, resumed(again, later, whole, 1, noisy=True))
     yield "", "On 1, 2 and 3 ranks it is the training of one device, to rounding."
 
 
@@ -469,7 +510,7 @@ def without_pieces(rows, batch, pieces, ranks):
 )
 def _(answer):
     usual = (1438, 48, 1, 1), (1438, 48, 2, 2), (1438, 64, 2, 4), (118, 24, 2, 3)
-    small = product((7, 96, 131), (24,), (1, 2), (1, 2, 3, 4, 6))
+    small = product((7, 96, 131), (24,), (1, 2, 3), (1, 2, 3, 4, 6))
     refused = (100, 10, 3, 1), (100, 10, 1, 4), (1438, 52, 2, 4)
     for given in (*usual, *small, *refused):
         call = f"plan_epoch{given}"

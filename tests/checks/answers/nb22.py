@@ -1,6 +1,7 @@
 """Answers to the exercises of notebook 22: the published loop with a line or two done otherwise."""
 
 import inspect
+import sys
 from types import SimpleNamespace
 
 import torch
@@ -18,10 +19,13 @@ ALONE = "evaluate(network, test) if rank == 0 else torch.ones(3)"
 CLIP = "clip_grad_norm_(network.parameters(), 1.0)\n"
 FORWARD = "loss = cross_entropy(model(x), y) / pieces\n"
 GUARD = "with contextlib.nullcontext() if last else model.no_sync():"
+LOG = "(folder / 'log.csv').write_text(''.join(f'{n},\\n' for n in range(len(history))))"
 NO_BUFFERS = ("for buffer in network.buffers():\n            dist.broadcast(buffer, src=0)", "")
 SAMPLER = "data.DistributedSampler(train, drop_last=True)"
 SHARE = "data.Subset(test, range(rank, len(test), ranks))"
+STOP = "solo.waited(history) == patience"
 WRITE = "if rank == 0:\n            print"
+WRITTEN = "solo.write(folder, history, random, parts)\n"
 
 
 def edited(*edits, **more):
@@ -32,7 +36,7 @@ def edited(*edits, **more):
     for old, new in edits:
         assert source.count(old) == 1, f"{source.count(old)} times in it: {old}"
         source = source.replace(old, new)
-    names = vars(nb22_your_own_script) | more
+    names = vars(nb22_your_own_script) | {"sys": sys} | more
     exec(source, names)
     return names["convert"]
 
@@ -40,6 +44,9 @@ def edited(*edits, **more):
 WRONG_BY_NAME = {
     "all_prepare": [("if rank == 0:\n        prepare()\n    dist.barrier()\n", "\n")],
     "all_print": [(WRITE, "if True:\n            print"), ("solo.write(", "rank or solo.write(")],
+    "all_print_to_stderr": [
+        (WRITE, f"print(rank, file=sys.stderr)\n        {WRITE}"),
+    ],
     "all_write": [
         ('print(f"epoch {epoch}: {history[-1]}")\n            solo', "print()\n        solo")
     ],
@@ -48,6 +55,22 @@ WRONG_BY_NAME = {
     "batch_per_rank_lr_times_ranks": [
         ("batch // pieces // ranks", "batch // pieces"),
         ("lr=0.01", "lr=0.01 * ranks"),
+    ],
+    "best_by_accuracy": [
+        (
+            WRITTEN,
+            f"{WRITTEN}            if history[-1][2] == max(right for *_, right in history):\n"
+            "                torch.save(network.state_dict(), folder / 'best.pt')\n",
+        )
+    ],
+    "best_of_this_run": [
+        ("history = []\n", "history = []\n    losses = []\n"),
+        (
+            WRITTEN,
+            f"{WRITTEN}            losses.append(loss / rows)\n"
+            "            if losses[-1] == min(losses):\n"
+            "                torch.save(network.state_dict(), folder / 'best.pt')\n",
+        ),
     ],
     "buffers_of_each_rank": [NO_BUFFERS],
     "clip_each_piece": [(CLIP, "pass\n"), ("total += ", CLIP.strip() + "\n            total += ")],
@@ -73,6 +96,10 @@ WRONG_BY_NAME = {
     ],
     "forward_past_ddp": [("(model(x), y)", "(network(x), y)")],
     "loaded_on_rank_0_after_ddp": [("(folder, parts)", "(folder, {} if rank else parts)")],
+    "log_at_the_end": [
+        (WRITTEN, f"{WRITTEN}            (folder / 'log.csv').unlink()\n"),
+        ("    return history", f"    if rank == 0:\n        {LOG}\n    return history"),
+    ],
     "lr_times_ranks": [("lr=0.01", "lr=0.01 * ranks")],
     "no_ddp": [("DDP(network)", "network"), (GUARD, "with contextlib.nullcontext():")],
     "no_no_sync": [(GUARD, "with contextlib.nullcontext():")],
@@ -84,9 +111,19 @@ WRONG_BY_NAME = {
         (f"{GUARD}\n                {FORWARD}", f"{FORWARD}            {GUARD}\n")
     ],
     "not_divided_by_pieces": [(FORWARD, FORWARD.replace(" / pieces", ""))],
+    "one_epoch_of_patience": [(STOP, "solo.waited(history) >= 1")],
     "one_seed": [("torch.manual_seed(rank)", "torch.manual_seed(1)")],
+    "one_seed_past_rank_0": [("torch.manual_seed(rank)", "torch.manual_seed(min(rank, 1))")],
     "optimizer_not_loaded": [
         ("(folder, parts)", '(folder, {n: parts[n] for n in ("network", "schedule")})')
+    ],
+    "patience_of_this_run": [
+        (STOP, "bad == patience"),
+        ("history = []\n", "history = []\n    bad = 0\n"),
+        (
+            "random = [None]",
+            "bad = bad + 1 if solo.waited(history) else 0\n        random = [None]",
+        ),
     ],
     "pieces_left_over": [("islice(loader, steps * pieces)", "loader")],
     "plain_slices": [
@@ -141,7 +178,11 @@ def without_ddp():
 
 def gathered():
     every = "every = [None] * ranks\n        dist.all_gather_object(every, sums)\n"
-    return edited((ADDED, f"{every}        sums = sum(every)\n"))
+    return edited(
+        (ADDED, f"{every}        sums = sum(every)\n"),
+        (FORWARD, FORWARD.replace("(x)", "(input=x)")),
+        ("if rank == 0:\n        prepare()", "if rank == ranks - 1:\n        prepare()"),
+    )
 
 
 class Whole:
@@ -201,6 +242,12 @@ def dealt_by_two_rests(rows, batch, pieces, ranks):
     return rounded_down(rows, batch, pieces, ranks)
 
 
+def in_one_two_or_four(rows, batch, pieces, ranks):
+    if pieces not in (1, 2, 4):
+        raise ValueError(pieces)
+    return plan_epoch(rows, batch, pieces, ranks)
+
+
 def from_one_division(rows, batch, pieces, ranks):
     if batch % (pieces * ranks):
         raise ValueError("it cannot be dealt")
@@ -224,5 +271,5 @@ RIGHT = {
 }
 WRONG = {
     "convert": [edited(*edits) for edits in WRONG_BY_NAME.values()],
-    "plan_epoch": [rounded_down, padded, dealt_by_two_rests],
+    "plan_epoch": [rounded_down, padded, dealt_by_two_rests, in_one_two_or_four],
 }

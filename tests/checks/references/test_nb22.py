@@ -27,7 +27,7 @@ def train(function, folder, order):
         return nb22.network(noisy=False)
 
     with mock.patch.object(data, "DataLoader", order):
-        return function(lambda: nb22.datasets(1), build, folder, 1, 24, 2, 9, False)
+        return function(lambda: nb22.datasets(spoilt=False), build, folder, 1, 24, 2, 9, False)
 
 
 def test_convert_is_the_loop_of_the_notebook(tmp_path):
