@@ -8,6 +8,7 @@ rank. No device may be touched: a process that has initialised CUDA cannot be fo
 
 import ctypes
 import gc
+import signal
 import sys
 import types
 from importlib.util import find_spec
@@ -37,6 +38,8 @@ if find_spec("torch_xla"):
     if find_spec("lightning"):
         import lightning.pytorch
 
+# In ranks an interrupt waits until `program.begin`, where it has no traceback to print.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 gc.collect()
 gc.freeze()  # the collector then leaves these pages alone, so that ranks go on sharing them
 if sys.platform == "linux":

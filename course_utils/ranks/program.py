@@ -63,7 +63,8 @@ def begin(output: Connection, last_words: int) -> None:
     # A session of its own, as torchrun's workers have: its children end with it, and Linux shares
     # the CPU between sessions first.
     os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the function runs
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a function to interrupt
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _die_with_the_server()
 
     for descriptor in (1, 2):
@@ -100,9 +101,15 @@ def end() -> None:
     # Before anything is freed: of a cycle a buffer may be closed before its text is in it.
     _flush()
     # What closes itself in `__del__`, such as a ZipFile, does so now, while what it uses is there.
-    for name in ["__main__", *filter(_is_own, sys.modules.keys() - _preloaded)]:
+    vars(threading)["excepthook"] = lambda _: None  # daemons, which Python would stop
+    gone = ["__main__"]
+    if threading.active_count() <= 2:  # this one, and the one that says where the rank is
+        gone += filter(_is_own, sys.modules.keys() - _preloaded)
+    for name in gone:
         del sys.modules[name]
+    finders, sys.meta_path[:] = sys.meta_path[:], []  # or `__del__` might run a file again
     gc.collect()
+    sys.meta_path[:] = finders
     _flush()
 
 

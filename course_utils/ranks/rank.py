@@ -54,12 +54,12 @@ def main(
     def prepare() -> None:
         group.join(rank, todo.ranks, todo.device, todo.backend, todo.timeout)
         recorder.start_recording(todo.device)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def finish() -> None:
         if todo.device != "cpu":
             sys.modules["torch"].accelerator.synchronize()
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     outcome = run(session, todo.call, file, prepare, finish)
     if outcome:
         close(session, outcome, program.end)

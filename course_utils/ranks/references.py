@@ -10,6 +10,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ def of_module(value: Any) -> Reduced | None:
         raise TypeError(f"{root.__name__} was made here, and no file has it")
     if file is None or not is_own_file(file) or _is_found(root.__name__, file):
         return None
+    if not os.path.isfile(file):
+        raise TypeError(f"sys.path does not lead to {file} any more")
     if isinstance(value, ModuleType):
         return _imported, (name, root.__name__, file, getattr(root, "__path__", None))
     try:
@@ -93,12 +96,25 @@ def of_mapped_file(array: np.memmap) -> Reduced | None:
     while isinstance(whole.base, np.ndarray):
         whole = whole.base
     path = getattr(whole, "filename", None)
-    if path is None or whole.mode == "c" or not array.size or not os.path.exists(path):
+    if path is None or whole.mode == "c" or not array.size or _is_gone(path, whole):
         return None
     begin = whole.offset + array.ctypes.data - whole.ctypes.data
     mode = "r" if whole.mode == "r" else "r+"
     layout = array.dtype, array.shape, array.strides
     return _mapped_file, (os.path.abspath(path), mode, begin, *layout)
+
+
+def _is_gone(path: str, array: np.memmap) -> bool:
+    """Whether the file that it maps is deleted, also if there is another of its name, or cut."""
+    if not os.path.exists(path) or os.path.getsize(path) < array.offset + array.nbytes:
+        return True
+    maps = Path("/proc/self/maps")
+    for line in maps.read_text().splitlines() if maps.exists() else ():
+        addresses, *_, name = line.split(maxsplit=5)
+        begin, end = (int(address, 16) for address in addresses.split("-"))
+        if begin <= array.ctypes.data < end:
+            return name.endswith("(deleted)")
+    return False
 
 
 def _mapped_file(

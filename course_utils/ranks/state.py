@@ -265,8 +265,11 @@ def _set_numpy(settings: Numpy) -> None:
         numpy.set_printoptions(**printing)
 
 
-def _set_package(name: str | None) -> None:
-    vars(sys.modules["__main__"])["__package__"] = name
+def _main() -> dict[str, Any]:
+    """What tells the program's file, to relative imports and to processes that are spawned."""
+    main = vars(sys.modules["__main__"])
+    known = {name: main.get(name) for name in ("__file__", "__package__", "__spec__")}
+    return {name: value for name, value in known.items() if value and _can_be_sent(value)}
 
 
 def _hooks() -> Any:
@@ -278,7 +281,7 @@ def _hooks() -> Any:
 STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "environment": (lambda: dict(os.environ), _set_environment),
     "folder": (_folder, os.chdir),
-    "package": (lambda: vars(sys.modules["__main__"]).get("__package__"), _set_package),
+    "main": (_main, lambda known: vars(sys.modules["__main__"]).update(known)),
     "cells": (_cells, linecache.cache.update),
     "disabled levels": (lambda: logging.root.manager.disable, logging.disable),
     "level names": (lambda: logging._levelToName, _set_level_names),

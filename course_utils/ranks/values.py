@@ -348,7 +348,8 @@ class Pickler(cloudpickle.CloudPickler):
         of_parameter = isinstance(tensor, torch.nn.Parameter)
         made = _rebuilt, (storage.number, *layout, of_parameter, tensor.requires_grad)
         attributes = {**vars(tensor)}
-        attributes |= {name: hooks for name in HOOKS if (hooks := getattr(tensor, name))}
+        if tensor.is_leaf:  # of others no graph is sent, and what FSDP hooks to its outputs
+            attributes |= {name: hooks for name in HOOKS if (hooks := getattr(tensor, name))}
         return *made, attributes or None, None, None, _set_on_tensor
 
 
@@ -362,7 +363,7 @@ def _by_attributes(value: Any) -> tuple | None:
     if (kind.__reduce_ex__, kind.__reduce__) != (object.__reduce_ex__, object.__reduce__):
         return None
     made: Any = value.__reduce_ex__(5)
-    return (*made, _set_attributes) if isinstance(made[2], dict) else None
+    return (*made, _set_attributes) if isinstance(made[2], dict | tuple) else None
 
 
 def _module_of_wrapper(value: Any) -> str | None:
@@ -474,5 +475,10 @@ def _set_on_tensor(tensor: Tensor, attributes: dict[str, Any]) -> None:
         setattr(tensor, name, value)
 
 
-def _set_attributes(value: Any, attributes: dict[str, Any]) -> None:
-    vars(value).update(attributes)
+def _set_attributes(value: Any, state: dict[str, Any] | tuple) -> None:
+    """What Python's own way to copy objects gives: attributes, or also those in `__slots__`."""
+    attributes, slots = state if isinstance(state, tuple) else (state, {})
+    if attributes:
+        vars(value).update(attributes)
+    for name, attribute in slots.items():
+        object.__setattr__(value, name, attribute)

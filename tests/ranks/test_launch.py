@@ -181,3 +181,28 @@ def test_a_script_needs_no_main_guard_and_no_short_folder_for_temporary_files(tm
     )
     done = python(script, env=os.environ | {"TMPDIR": str(folder)})
     assert done.stdout == "[0, 1]\n", done.stderr
+
+
+SPAWNS = """
+import multiprocessing as mp
+from course_utils import launch
+def child(pipe):
+    pipe.send("from a child")
+def f():
+    from .names import NAME
+    context = mp.get_context("spawn")
+    ours, theirs = context.Pipe()
+    context.Process(target=child, args=(theirs,)).start()
+    return NAME, ours.recv()
+if __name__ == "__main__":
+    print(launch(f, ranks=1, device="cpu").results)
+"""
+
+
+def test_a_module_that_is_run_has_its_package_and_spawns_processes(tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "names.py").write_text("NAME = 'of a package'")
+    (package / "train.py").write_text(SPAWNS)
+    done = python("-m", "package.train", cwd=tmp_path)
+    assert done.stdout == "[('of a package', 'from a child')]\n", done.stderr

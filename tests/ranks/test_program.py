@@ -229,7 +229,9 @@ def work():
     archive = zipfile.ZipFile("archive.zip", "w")  # written when it is freed
     archive.writestr("a", "row")
     class Saved:
-        def __del__(self): open(FILE, "w").close()
+        def __del__(self):
+            try: import mine
+            except ImportError: open(FILE, "w").close()
     global saved, FILE
     saved, FILE = Saved(), "saved"
     import mine

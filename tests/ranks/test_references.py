@@ -92,6 +92,16 @@ def test_a_mapped_array_is_a_part_of_its_file(mode, tmp_path):
     assert array[0, 0] == (99 if mode == "w+" else 2)
 
 
+def test_a_mapped_array_whose_file_is_gone_travels_as_what_is_in_it(tmp_path):
+    path = tmp_path / "data.bin"
+    np.arange(9).tofile(path)
+    array = np.memmap(path, int, "r")
+    for other in ([], [7] * 9):
+        path.unlink()
+        np.array(other, int).tofile(path)
+        assert launch(lambda: array.tolist(), ranks=1).results == [[*range(9)]]
+
+
 def test_a_mapped_array_of_a_rank_comes_back_as_what_is_in_it(tmp_path):
     def write():
         path = tmp_path / "data.bin"

@@ -196,6 +196,13 @@ class Meters:
         raise AttributeError(name)
 
 
+class Slotted:
+    __slots__ = ("values",)
+
+    def __getattr__(self, name):
+        return self.values[name]
+
+
 class Rows:
     @functools.cached_property
     def total(self):
@@ -206,6 +213,9 @@ def test_objects_whose_attributes_are_odd_travel():
     Rows.__module__ = AttrDict.__module__ = "__main__"  # as if a cell had made them
     assert travel(AttrDict(lr=0.1)).lr == 0.1
     assert travel(Rows)().total == 7
+    slotted = Slotted()
+    slotted.values = {"lr": 0.2}
+    assert travel(slotted).lr == 0.2
     logger = Meters()
     logger.meters["loss"] = [0.5]
     assert travel(logger).loss == [0.5]
