@@ -71,9 +71,9 @@ ADVICE = (  # the first that fits counts
 )
 
 
-# A name that a rank looked for by a string: what the error says, and the failing line.
+# A name that a rank looked for by a string: what the error says, and the last line.
 ASKED_FOR = (
-    ("NameError", r"name '(\w+)'", ""),
+    ("NameError", r"name '(\w+)'", "^  Cell"),
     ("AttributeError", r"attribute '(\w+)' on <module '__main__'", ""),
     ("AttributeError", r"lookup (\w+) on __main__", ""),
     ("KeyError", r"'(\w+)'", r"globals\(\)"),
@@ -124,10 +124,10 @@ def advice(failure: Failure, device: str, lines: list[str]) -> str:
             return one.sentence
     for cause, words, line in ASKED_FOR:
         found = re.search(words, failure.happened)
-        by_string = failure.cause == cause and found and re.search(line, "\n".join(lines))
+        by_string = failure.cause == cause and found and re.search(line, "".join(lines[-1:]))
         if by_string and found[1] in vars(sys.modules["__main__"]):
             return (
-                f"A rank has those of the notebook's names that the function's code names, and "
+                "A rank has those of the notebook's names that the function's code names, and "
                 f"{found[1]} was asked for by a string: name it in the function, or pass it."
             )
     return ""

@@ -114,7 +114,7 @@ def end() -> None:
 
 
 def _is_own(module: str) -> bool:
-    """Whether somebody has written it for this program."""
+    """Whether it is one of the program's own, and no library's."""
     file = getattr(sys.modules[module], "__file__", None)
     return file is not None and is_own_file(file)
 
