@@ -163,6 +163,7 @@ def test_a_model_may_outlive_its_group():
         launch(train, ranks=2, device="cpu")
 
 
+@pytest.mark.slow
 def test_who_waits_to_join_is_said_like_who_waits_in_a_collective():
     def train():
         if rank() == 1:

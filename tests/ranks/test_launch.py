@@ -199,6 +199,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_module_that_is_run_has_its_package_and_spawns_processes(tmp_path):
     package = tmp_path / "package"
     package.mkdir()

@@ -276,6 +276,7 @@ def test_standard_output_may_be_gone_at_the_end(stream, tmp_path):
         launch(leave, True, ranks=1)
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_thread_of_its_own_is_named(kernel):
     answer = kernel.run("""
         import threading

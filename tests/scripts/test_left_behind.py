@@ -25,7 +25,8 @@ with started("long", *agents(script, "--steps", 100_000, "--pause", 0.1)) as run
 """
 
 
-@pytest.mark.parametrize("how", ["interrupt", pytest.param("restart", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["interrupt", "restart"])
 def test_nothing_is_left(fresh, how):
     for cell in cells_of("19", *CELLS):
         fresh.works(cell)
