@@ -31,13 +31,17 @@ class Advice(NamedTuple):
     sentence: str
     cause: str = ""  # "": any
     devices: Sequence[str] = ()  # (): all
-    message: str = ""  # a regular expression
+    message: str = ""  # a regular expression; its group is a name that the notebook has
     line: str = ""  # the same, for the lines
 
 
 NO_GPU = (
     "These ranks have no GPU: take device = pick(), DDP(model) without device_ids, and no "
     'backend="nccl".'
+)
+BY_STRING = (
+    "A rank has those of the notebook's names that the function's code names, and {} was asked for "
+    "by a string: name it in the function, or pass it."
 )
 GPU_WORDS = r"(?i)cuda|nccl|\bnvidia driver|accelerator device|device_ids|device string: None"
 ADVICE = (  # the first that fits counts
@@ -68,15 +72,10 @@ ADVICE = (  # the first that fits counts
     Advice(NO_GPU, "", ["cpu"], GPU_WORDS),
     Advice(NO_GPU, "ZeroDivisionError", ["cpu"], line="device_count"),
     Advice(NO_GPU, "AttributeError", ["cpu"], "NoneType", line="accelerator"),
-)
-
-
-# A name that a rank looked for by a string: what the error says, and the last line.
-ASKED_FOR = (
-    ("NameError", r"name '(\w+)'", "^  Cell"),
-    ("AttributeError", r"attribute '(\w+)' on <module '__main__'", ""),
-    ("AttributeError", r"lookup (\w+) on __main__", ""),
-    ("KeyError", r"'(\w+)'", r"globals\(\)"),
+    Advice(BY_STRING, "NameError", message=r"name '(\w+)'", line=r"(?m)^  Cell.*(\n {6}.*)?\Z"),
+    Advice(BY_STRING, "AttributeError", message=r"attribute '(\w+)' on <module '__main__'"),
+    Advice(BY_STRING, "AttributeError", message=r"lookup (\w+) on __main__"),
+    Advice(BY_STRING, "KeyError", message=r"'(\w+)'", line=r"globals\(\).*\Z"),
 )
 
 
@@ -121,15 +120,9 @@ def advice(failure: Failure, device: str, lines: list[str]) -> str:
         fits = one.cause in ("", failure.cause) and (not one.devices or device in one.devices)
         found = re.search(one.message, failure.happened)
         if fits and found and re.search(one.line, "\n".join(lines)):
-            return one.sentence
-    for cause, words, line in ASKED_FOR:
-        found = re.search(words, failure.happened)
-        by_string = failure.cause == cause and found and re.search(line, "".join(lines[-1:]))
-        if by_string and found[1] in vars(sys.modules["__main__"]):
-            return (
-                "A rank has those of the notebook's names that the function's code names, and "
-                f"{found[1]} was asked for by a string: name it in the function, or pass it."
-            )
+            names = found.groups()
+            if vars(sys.modules["__main__"]).keys() >= {*names}:
+                return one.sentence.format(*names)
     return ""
 
 

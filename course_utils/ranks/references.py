@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from cloudpickle.cloudpickle import _find_imported_submodules, _lookup_module_and_qualname
+
 from ..errors import is_own_file
 from .unpicklable import names_in
 
@@ -43,11 +45,8 @@ def of_module(value: Any) -> Reduced | None:
         raise TypeError(f"sys.path does not lead to {file} any more")
     if isinstance(value, ModuleType):
         return _imported, (name, root.__name__, file, getattr(root, "__path__", None))
-    try:
-        defined = _attribute(module, value.__qualname__)
-    except AttributeError:  # another function has made it
-        defined = None
-    return (_attribute, (module, value.__qualname__)) if defined is value else None
+    found = _lookup_module_and_qualname(value)  # None: it has the name no more, or never had one
+    return (_attribute, found) if found else None
 
 
 def _is_found(name: str, file: str) -> bool:
@@ -75,17 +74,12 @@ def submodules(function: FunctionType) -> list[ModuleType]:
     """Of `package.module`, which a function names, those that cloudpickle does not see: it does not
     look into functions that this one defines.
     """
-    names = names_in(function.__code__)
-    if names == {*function.__code__.co_names}:
+    code = function.__code__
+    names = names_in(code)
+    if names == {*code.co_names}:
         return []
     used = [function.__globals__.get(name) for name in names]
-    packages = [f"{one.__name__}." for one in used if hasattr(one, "__path__")]
-    return [
-        module
-        for name, module in [*sys.modules.items()]
-        for package in packages
-        if name.startswith(package) and names.issuperset(name.removeprefix(package).split("."))
-    ]
+    return _find_imported_submodules(code.replace(co_names=(*names,)), used)
 
 
 def of_mapped_file(array: np.memmap) -> Reduced | None:

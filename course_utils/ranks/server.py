@@ -78,8 +78,7 @@ def _spawn(path: bytes, args: list, passed: list[int]) -> int:
 
 def fork(target: Any, *args: Any) -> BaseProcess:
     """Start `target(*args)` in a process forked from the server, once that has imported torch."""
-    process = mp.get_context("forkserver").Process(target=target, args=args)
-    process.name = RANK
+    process = mp.get_context("forkserver").Process(target=target, args=args, name=RANK)
     with _starting:
         usual = spawn.get_preparation_data
         spawn.get_preparation_data = partial(_preparation, usual)

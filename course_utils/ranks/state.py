@@ -124,11 +124,14 @@ def _torch_levels() -> dict[str, int]:
     return {name: level for name, level in levels.items() if level}
 
 
-def _set_levels(levels: dict[str, int]) -> None:
+def _set_torch_levels(levels: dict[str, int]) -> None:
     for name, level in levels.items():
-        logger = logging.getLogger(name)
-        if logger.level != level:  # for all loggers this takes a millisecond
-            logger.setLevel(level)
+        _set_level(logging.getLogger(name), level)
+
+
+def _set_level(logger: logging.Logger, level: int) -> None:
+    if logger.level != level:  # for all loggers this takes a millisecond
+        logger.setLevel(level)
 
 
 def _parts_of(handler: logging.Handler) -> tuple[type, dict[str, Any], str]:
@@ -180,8 +183,8 @@ def _handler(kind: Any, attributes: dict[str, Any], stream: str) -> logging.Hand
 
 def _set_loggers(loggers: list[Logger]) -> None:
     for name, level, propagate, disabled, filters, handlers in loggers:
-        _set_levels({name: level})
         logger = logging.getLogger(name)
+        _set_level(logger, level)
         logger.propagate, logger.disabled = propagate, disabled
         logger.filters[:] = filters
         logger.handlers[:] = [_handler(*parts) for parts in handlers]
@@ -294,7 +297,7 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
         logging.setLoggerClass,
     ),
     "loggers": (_loggers, _set_loggers),
-    "levels of torch's loggers": (_torch_levels, _set_levels),
+    "levels of torch's loggers": (_torch_levels, _set_torch_levels),
     "captured warnings": (
         lambda: vars(logging)["_warnings_showwarning"] is not None,
         logging.captureWarnings,
