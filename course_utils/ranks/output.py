@@ -4,22 +4,30 @@ lines that have not ended, such as a progress bar, in their newest state.
 
 import re
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from math import inf
 
 from ..pictures.display import Display, shell
+from ..style import size
 
 MOST_BYTES = 64 << 20  # kept of what a rank prints
 MOST_LINES = 2_000  # printed lines a launch shows; a notebook that is sent more becomes unusable
+LAST_LINES = 20  # of each rank that are shown all the same, when it has ended
 MOST_CHARACTERS = 1_000  # of a line that is shown
 MOST_ROWS = 8  # of a rank that have not ended; as deep as anybody nests progress bars
 FRAME_SECONDS = 0.25  # between two states of unfinished lines; more and more, see `Status`
+# How a line of C++'s logs begins, before the name of its file.
+LOG = rb"^(?:\[rank\d+\]:)?(?:\[?[A-Z]\d{4} |\d{4}-\d\d-\d\d )[\d:.]+[^\]]*"
 HIDDEN = re.compile(
     rb"^\[Gloo\] Rank \d+ is connected"  # torch 2.9 of every process group
-    rb"|rendezvous\.cc"  # XLA's CPU client of a core that is late
-    rb"|<TorchTpu/(ApiStage|Performance)/|^WARNING: All log messages b"  # TorchTPU of itself
-    rb"|Time stats are currently only collected for CPU and CUDA"  # DDP on other devices
-    rb"|TensorBody\.h:\d+\] Warning: The \.grad attribute"  # TorchTPU of its views
+    rb"|^WARNING: All log messages b"  # TorchTPU of itself
+    rb"|^\S+: \w+: <TorchTpu/(ApiStage|Performance)/"
+    + rb"|"
+    + LOG
+    + rb"(rendezvous\.cc:\d+\]"  # XLA's CPU client of a core that is late
+    rb"|\] Warning: (<TorchTpu/(ApiStage|Performance)/"
+    rb"|The \.grad attribute"  # TorchTPU of its views
+    rb"|Time stats are currently only collected for CPU and CUDA))"  # DDP on other devices
 )
 # Of a terminal's controls those that bars use, of tqdm and of rich.
 CONTROLS = re.compile(rb"(\n|\r|\x1b\[\d*[AKG]|\x1b\[\?25[hl])")
@@ -135,9 +143,11 @@ class Output:
     def __init__(self, unit: str, *, show: bool) -> None:
         self.unit = unit
         self.show = show
-        self.room = MOST_LINES if show else 0
+        self.room = MOST_LINES
         self.printed: defaultdict[int | None, bytearray] = defaultdict(bytearray)
+        self.dropped: Counter[int | None] = Counter()  # bytes
         self.screens: defaultdict[int | None, Screen] = defaultdict(Screen)
+        self.unseen: defaultdict[int | None, list[bytes]] = defaultdict(list)
 
     def add(self, rank: int | None, data: bytes) -> None:
         """Take what a rank printed; None: cores that share a process, which tells not who."""
@@ -145,15 +155,26 @@ class Output:
 
     def _add_lines(self, rank: int | None, lines: list[bytes]) -> None:
         lines = [line for line in lines if not HIDDEN.search(line, 0, MOST_CHARACTERS)]
+        text = b"".join(line + b"\n" for line in lines)
         if len(self.printed[rank]) < MOST_BYTES:
-            self.printed[rank] += b"".join(line + b"\n" for line in lines)
+            self.printed[rank] += text
+        else:
+            self.dropped[rank] += len(text)
+        if not self.show:
+            return
 
-        if lines and self.room > 0:
+        seen, unseen = lines[: self.room], lines[self.room :]
+        self._print(rank, seen)
+        self.room -= len(seen)
+        if unseen and not self.unseen:
+            print(f"… more than {MOST_LINES} lines: only the last of each {self.unit} follow.")
+        if unseen:
+            self.unseen[rank] = [*self.unseen[rank], *unseen][-LAST_LINES:]
+
+    def _print(self, rank: int | None, lines: list[bytes]) -> None:
+        if lines:
             label = self._label(rank)
-            print("\n".join(label + state(line) for line in lines[: self.room]))
-            self.room -= len(lines)
-            if self.room < 0:
-                print(f"… more than {MOST_LINES} lines: the rest is in run.output[rank], not shown")
+            print("\n".join(label + state(line) for line in lines))
 
     def unfinished(self) -> list[str]:
         """The lines that have not ended, as they are now, if they are to be shown."""
@@ -179,7 +200,15 @@ class Output:
         """All that each rank printed, when no more will come."""
         for rank, screen in [*self.screens.items()]:
             self._add_lines(rank, screen.rest())
-        return [self.printed[rank].decode(errors="replace") for rank in range(ranks)]
+        for rank, lines in sorted(self.unseen.items(), key=lambda item: item[0] or 0):
+            self._print(rank, lines)
+        return [self._kept(rank) for rank in range(ranks)]
+
+    def _kept(self, rank: int) -> str:
+        text = self.printed[rank].decode(errors="replace")
+        if more := self.dropped[rank]:
+            text += f"… {size(more)} more were printed, and are not kept\n"
+        return text
 
 
 class Status:

@@ -8,8 +8,11 @@ import time
 import pytest
 
 from course_utils import RankError, launch
-from course_utils.ranks.output import MOST_ROWS, Screen, state
+from course_utils.ranks import output as output_module
+from course_utils.ranks.output import LAST_LINES, MOST_LINES, MOST_ROWS, Output, Screen, state
+from tests.files import ROOT
 from tests.kernel import posix
+from tests.python import python
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,73 @@ def test_lines_and_states(pieces, lines, states):
     ended = [line for piece in pieces for line in screen.add(piece.encode())]
     assert [state(line) for line in ended] == lines
     assert screen.states() == states
+
+
+@pytest.mark.parametrize(
+    ("line", "is_shown"),
+    [
+        ("[Gloo] Rank 0 is connected to 1 peer ranks.", False),
+        (
+            "[rank1]:[W1124 10:59:34.452574727 logger.cpp:329] Warning: Time stats are currently "
+            "only collected for CPU and CUDA devices.",
+            False,
+        ),
+        (
+            "[rank0]:[W1124 10:44:50.576919260 TensorBody.h:499] Warning: The .grad attribute of "
+            "a Tensor that is not a leaf Tensor is being accessed.",
+            False,
+        ),
+        ("2026-11-24 10:44:50.5769: E external/xla/service/rendezvous.cc:38] This thread", False),
+        ("E1124 10:44:50.576919  123 rendezvous.cc:38] This thread has been waiting", False),
+        ("x.py:3: UserWarning: <TorchTpu/Performance/> a copy", False),
+        ("epoch 1: rendezvous.cc:38] is fine", True),
+        ("The .grad attribute is None", True),
+        ("see [Gloo] Rank 0 is connected", True),
+        ("[rank0]:[W1124 10:44:50.576919260 logger.cpp:329] Warning: something else", True),
+    ],
+)
+def test_what_libraries_say_of_themselves_is_left_out_and_no_more(line, is_shown, capsys):
+    output = Output("rank", show=True)
+    output.add(0, f"a\n{line}\nb\n".encode())
+    kept = f"a\n{line}\nb\n" if is_shown else "a\nb\n"
+    assert output.texts(1) == [kept]
+    assert (line in capsys.readouterr().out) == is_shown
+
+
+def test_the_last_lines_of_each_rank_are_shown_after_very_many(capsys):
+    output = Output("rank", show=True)
+    for i in range(3 * MOST_LINES):
+        output.add(i % 2, b"%d\n" % i)
+    output.add(1, b"at the end")
+    whole = output.texts(2)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == MOST_LINES + 1 + 2 * LAST_LINES
+    assert lines[-1] == "[rank 1] at the end"
+    assert lines[-LAST_LINES - 1] == f"[rank 0] {3 * MOST_LINES - 2}"
+    assert [text.count("\n") for text in whole] == [3 * MOST_LINES // 2, 3 * MOST_LINES // 2 + 1]
+
+
+def test_what_is_not_kept_is_told(monkeypatch):
+    monkeypatch.setattr(output_module, "MOST_BYTES", 1000)
+    output = Output("rank", show=False)
+    for _ in range(20):
+        output.add(0, b"x" * 99 + b"\n")
+    [text] = output.texts(1)
+    assert text.count("\n") == 11
+    assert text.endswith("\n… 1 kB more were printed, and are not kept\n")
+
+
+@posix
+def test_a_rank_prints_in_every_locale():
+    text = ascii("Größe 数 →")
+    code = f"""
+import sys
+from course_utils import launch
+def train(): print({text}); print({text}, file=sys.stderr)
+print(launch(train, ranks=1, device="cpu", show=False).output[0].splitlines() == [{text}] * 2)
+"""
+    env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert python("-c", code, cwd=ROOT, env=env).stdout == "True\n"
 
 
 def test_many_bars_one_after_another_do_not_stay_unfinished():
