@@ -13,7 +13,7 @@ from ..pictures.live import LivePlot
 from . import group, rank, state, values
 from .call import checked, name_of
 from .run import Run
-from .supervisor import Supervisor, uninterrupted
+from .supervisor import Supervisor, check_files, uninterrupted
 from .wire import Task
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def launch(
     """
     started = time.perf_counter()
     count, kind = placement(ranks, device)
+    check_files(count)
     backend = default_backend(kind) if init_group else None
     parcel, file = pack_call(function, args, kwargs)
     with uninterrupted():  # until there are ranks for it to end

@@ -72,9 +72,10 @@ def begin(output: Connection, last_words: int) -> None:
     output.close()
     sys.stdin = NoKeyboard()
     vars(sys)["breakpointhook"] = NoKeyboard().readline
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (until the process ends)
-    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    vars(sys).update(__stdout__=sys.stdout, __stderr__=sys.stderr)
+    for descriptor, name in enumerate(("stdout", "stderr"), 1):
+        # As the notebook's, whatever the locale.
+        stream = open(descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+        vars(sys).update({name: stream, f"__{name}__": stream})
     vars(builtins).update(display=display, get_ipython=lambda: None)
     faulthandler.enable(last_words)
 

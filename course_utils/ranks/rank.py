@@ -19,54 +19,86 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NoReturn
 
 from ..errors import Frame
 from . import group, program, state, values
 from .failures import raised_by
 from .spans import recorder
 from .values import File
-from .wire import At, Message, Returned, Session, Spans, Task, set_session
+from .wire import (
+    At,
+    Failure,
+    Interrupted,
+    Message,
+    Returned,
+    Session,
+    Spans,
+    Task,
+    current,
+    set_session,
+)
 
 SEND_SECONDS = 0.1  # metrics travel in batches, so that a report costs a step microseconds
-STACK_EVERY = 5  # times that: where the rank is
+STACK_EVERY = 2  # times that: where the rank is
 
 Outcome = tuple[Message, File | None]  # of a call, with the file of its large values
 
 
-def main(
+def begin(
     ranks: list[int],
     connection: Connection,
     output: Connection,
     last_words: File,
-    task: bytes,
+    job: bytes,
     file: File | None,
 ) -> None:
-    """Run one rank; the notebook's `Supervisor` is the caller. Never returns."""
-    program.begin(output, last_words.descriptor)
-    todo: Task = pickle.loads(task)
+    """Run the ranks of this process; the notebook's `Supervisor` is the caller. Never returns.
+
+    Args:
+        job: a pickle of how they are run, `main` or that of virtual cores, and of their task.
+    """
+    try:
+        program.begin(output, last_words.descriptor)
+        how, task = pickle.loads(job)
+        how(ranks, connection, task, file)
+    except BaseException as error:  # of ours: what the function raises has been sent
+        with contextlib.suppress(OSError):
+            connection.send((ranks[0], _not_begun(error)))
+    program.leave(connection)
+
+
+def main(ranks: list[int], connection: Connection, task: Task, file: File | None) -> None:
+    """Run one rank."""
     [rank] = ranks
-    numbers = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
-    state.restore(todo.state, todo.threads, **numbers)
-    session = Session(rank, connection, todo.started)
+    session = Session(rank, connection, task.started)
     set_session(session, whole_process=True)
 
     def prepare() -> None:
-        group.join(rank, todo.ranks, todo.device, todo.backend, todo.timeout)
-        recorder.start_recording(todo.device)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        numbers = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
+        left_out = state.restore(task.state, task.threads, **numbers)
+        if rank == 0:  # the others say the same
+            left_out.tell()
+        group.join(rank, task.ranks, task.device, task.backend, task.timeout)
+        recorder.start_recording(task.device)
+        signal.signal(signal.SIGINT, _interrupt)
 
     def finish() -> None:
-        if todo.device != "cpu":
+        if task.device != "cpu":
             sys.modules["torch"].accelerator.synchronize()
 
-    outcome = run(session, todo.call, file, prepare, finish)
+    outcome = run(session, task.call, file, prepare, finish)
     if outcome:
         close(session, outcome, program.end)
     else:
         with contextlib.suppress(Exception):  # the notebook knows of an error already
             program.end()
-    program.leave(connection)
+
+
+def _interrupt(*_: Any) -> NoReturn:
+    if session := current():  # not a process that the function has forked
+        session.send_if_free(Interrupted())
+    raise KeyboardInterrupt
 
 
 def run(
@@ -81,9 +113,13 @@ def run(
     Args:
         prepare, finish: before the call, and when the function has returned.
     """
-    threading.Thread(target=watch, args=(session, threading.get_ident()), daemon=True).start()
     try:
+        threading.Thread(target=watch, args=(session, threading.get_ident()), daemon=True).start()
         prepare()
+    except BaseException as error:
+        _send_error(session, error, _not_begun)
+        return None
+    try:
         return _outcome(call, file, finish)
     except BaseException as error:
         program.tell_hook(error)
@@ -106,12 +142,22 @@ def close(
         _send_error(session, error)
 
 
-def _send_error(session: Session, error: BaseException) -> None:
+def _not_begun(error: BaseException) -> Failure:
+    """What a rank tells of an exception before its function was called."""
+    failure = raised_by(error)
+    return failure._replace(happened=f"could not begin: it {failure.happened}")
+
+
+def _send_error(
+    session: Session,
+    error: BaseException,
+    failure: Callable[[BaseException], Failure] = raised_by,
+) -> None:
     with contextlib.suppress(OSError):  # the launch is over, and nobody listens
         _send_spans(session)
         with contextlib.suppress(Exception):  # of a stream of the program's own
             _send_rest(session)
-        session.send(raised_by(error))
+        session.send(failure(error))
 
 
 def _outcome(call: values.Parcel, file: File | None, finish: Callable[[], None]) -> Outcome:

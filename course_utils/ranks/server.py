@@ -5,17 +5,24 @@ code, so it is safe after the kernel has used CUDA or a thread pool, and a rank 
 to start, not seconds.
 """
 
+import contextlib
 import multiprocessing as mp
 import os
+import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from multiprocessing import spawn, util
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
+
+import psutil
+
+from ..errors import PACKAGE
 
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # with a pool of threads a process cannot be forked safely
@@ -26,7 +33,10 @@ ENVIRONMENT = {
 
 LONGEST_FOLDER = 60  # characters; a socket's path has 103 on macOS, some of them Python's own
 RANK = "a rank"  # how the notebook calls its process
+OURS = (RANK, "ignore")  # and how `multiprocessing` calls the server
 _starting = threading.Lock()
+_answered: int | None = None  # the server that has forked a process
+_is_stuck = False  # a fork is waited for that nobody needs any more
 
 
 def warm_up() -> None:
@@ -38,7 +48,8 @@ def warm_up() -> None:
         return
     from multiprocessing import forkserver
 
-    with _starting:
+    _end_if_stuck()
+    with _starting, _prepared({}):
         _choose_folder()
         mp.get_context("forkserver").set_forkserver_preload(["course_utils.ranks.preload"])
         usual = util.spawnv_passfds
@@ -69,35 +80,100 @@ def _spawn(path: bytes, args: list, passed: list[int]) -> int:
     first ends its own group and would wait for the tracker, which ignores the signal, for seconds.
     Both end once the kernel has gone.
     """
-    process = subprocess.Popen(
-        args, executable=path, pass_fds=passed, env=os.environ | ENVIRONMENT, process_group=0
-    )
+    *options, program = args
+    begin = f"import sys; sys.path[:] = {_path()!r}; "
+    with _undebugged():
+        process = subprocess.Popen(
+            [*options, begin + program],
+            executable=path,
+            pass_fds=passed,
+            env=os.environ | ENVIRONMENT,
+            process_group=0,
+        )
     process.returncode = 0  # `multiprocessing` waits for it
     return process.pid
 
 
+def _path() -> list[str]:
+    """Where the server imports from: first Python's own modules and this package, as the notebook
+    has imported them, whatever has their names in the folder or on PYTHONPATH.
+    """
+    folders = [str(folder) for folder in sys.path if folder]
+    library = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    own = [
+        folder
+        for folder in folders
+        if folder.startswith(library) and not folder.endswith(("site-packages", "dist-packages"))
+    ]
+    return [*own, str(Path(PACKAGE).parent), *folders]
+
+
+def _undebugged() -> contextlib.AbstractContextManager:
+    """JupyterLab's debugger, once attached, has each Python that is started wait for a client."""
+    debugger = sys.modules.get("_pydev_bundle.pydev_monkey")
+    skip = getattr(debugger, "skip_subprocess_arg_patch", contextlib.nullcontext)
+    return skip()
+
+
 def fork(target: Any, *args: Any) -> BaseProcess:
     """Start `target(*args)` in a process forked from the server, once that has imported torch."""
+    global _answered, _is_stuck
+    from multiprocessing import forkserver
+
     process = mp.get_context("forkserver").Process(target=target, args=args, name=RANK)
-    with _starting:
-        usual = spawn.get_preparation_data
-        spawn.get_preparation_data = partial(_preparation, usual)
-        try:
-            process.start()
-        finally:
-            spawn.get_preparation_data = usual
+    # No more: of the notebook's process it gets what `state.py` sends.
+    with _starting, _prepared({"authkey": mp.current_process().authkey}):
+        process.start()
+        _answered = vars(forkserver._forkserver)["_forkserver_pid"]
+        _is_stuck = False
     return process
 
 
-def _preparation(usual: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any]:
-    """What a new process is to know. A rank does not run a script again to find its function,
-    which travels by value.
+@contextlib.contextmanager
+def _prepared(known: dict[str, Any]) -> Iterator[None]:
+    """Let `multiprocessing` tell the server, or a rank, this: it would have each run a script again
+    and find its own modules in the folder.
     """
-    vars(sys.modules["__main__"]).setdefault("__spec__", None)  # IPython's has none
-    data = usual(name)
-    if name == RANK:
-        for way in ("init_main_from_name", "init_main_from_path"):
-            data.pop(way, None)
-        found = [getattr(sys.path_importer_cache.get(path), "path", path) for path in sys.path]
-        data["sys_path"] = [path or os.getcwd() for path in found]  # none depends on the folder
-    return data
+    usual = spawn.get_preparation_data
+
+    def data(name: str) -> dict[str, Any]:
+        return known if name in OURS else usual(name)
+
+    spawn.get_preparation_data = data  # ty: ignore[invalid-assignment]  # called the same way
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = usual
+
+
+def import_seconds() -> float | None:
+    """Of the processor, that a server which has not answered yet has used: it imports torch."""
+    from multiprocessing import forkserver
+
+    pid = vars(forkserver._forkserver)["_forkserver_pid"]
+    if pid is None or pid == _answered:
+        return None
+    with contextlib.suppress(psutil.Error):
+        used = psutil.Process(pid).cpu_times()
+        return used.user + used.system
+    return None
+
+
+def give_up() -> None:
+    """The server has not answered for too long. If it still does not when it is needed again,
+    another one is started.
+    """
+    global _is_stuck
+    _is_stuck = True
+
+
+def _end_if_stuck() -> None:
+    """One that has never answered may still import torch."""
+    global _is_stuck
+    from multiprocessing import forkserver
+
+    server: Any = forkserver._forkserver
+    if _is_stuck and _answered is not None and server._forkserver_pid == _answered:
+        os.kill(_answered, signal.SIGKILL)
+        server._stop()
+    _is_stuck = False

@@ -1,56 +1,98 @@
-"""What a rank has of the notebook's process beside the function: each as (read it, set it).
+"""What a rank has of the notebook's process beside the function.
 
 What is not here a rank does not have: random seeds, attributes set on modules, open files. What a
-rank changes stays in it.
+rank changes stays in it. Each setting is read, sent and set under a guard, because anybody's
+classes may be in it.
 """
 
 import linecache
 import logging
+import multiprocessing.process
 import os
+import pickle
 import re
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import psutil
 
 from ..errors import CourseError
+from . import loggers
+from .left_out import LeftOut
 
-INLINE = "module://matplotlib_inline"  # how IPython's backend begins, which needs a page
-# Loggers that libraries set up in each process, and warnings of the notebook's shell.
-LIBRARIES = re.compile(r"(torch|strobelight|tornado|traitlets|IPKernelApp|asyncio)(\.|$)|c10d-")
-SHELL = ("IPython", "ipykernel")
-
-Logger = tuple[str, int, bool, bool, list, list[tuple]]
-Precision = tuple[Any, str, int]
-Numpy = tuple[dict[str, Any], dict[str, Any]] | None
+INLINE = b"module://matplotlib_inline"  # how IPython's backend begins, which needs a page
+SHELL = ("IPython", "ipykernel")  # whose warnings filters are the notebook's own
 
 
-def read(env: dict[str, str]) -> bytes:
-    """The state of this process and, in its environment, `env`."""
-    settings = {name: get() for name, (get, _) in STATE.items()}
-    settings["environment"] |= env
-    return cloudpickle.dumps(settings)
+class State(NamedTuple):
+    """Of the notebook's process, for `restore`."""
+
+    environment: dict[bytes, bytes]
+    folder: str
+    loggers: tuple[list[loggers.Logger], dict[str, int]]
+    settings: dict[str, bytes]  # pickles, by their names in `_settings`
 
 
-def restore(state: bytes, threads: int, **env: str) -> None:
+Setting = tuple[str, Callable[[], Any], Callable[[Any], object]]  # its name, read it, set it
+
+
+def read(env: dict[str, str]) -> State:
+    """The state of this process and, in its environment, `env`; what is left out is printed."""
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        raise CourseError(
+            "the folder that this notebook works in is gone (deleted or renamed), and ranks start "
+            "there: os.chdir(…) to one that exists, or open the notebook from its new place"
+        ) from None
+    environment = {**os.environb}
+    if environment.get(b"MPLBACKEND", b"").startswith(INLINE):
+        environment[b"MPLBACKEND"] = b"module://course_utils.ranks.figures"
+    environment |= {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+
+    left_out = LeftOut()
+    settings: dict[str, bytes] = {}
+    for name, get, _ in _settings():
+        with left_out.unless(name):
+            settings[name] = cloudpickle.dumps(get())
+    found = loggers.read(left_out)
+    left_out.tell()
+    return State(environment, folder, found, settings)
+
+
+def restore(state: State, threads: int, **env: str) -> LeftOut:
     """Set it in this process, and read again what torch reads when it is imported.
 
     Args:
         threads: for torch's operations.
+        env: variables of this process alone.
+
+    Returns:
+        What could not be set.
     """
     import torch
     import torch.distributed as dist
 
-    settings = cloudpickle.loads(state)
-    settings["environment"] |= env
-    for name, value in settings.items():
-        STATE[name][1](value)
+    own = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+    _set_environment(state.environment | own)
+    left_out = LeftOut()
+    with left_out.unless(f"the folder {state.folder}"):
+        os.chdir(state.folder)
+        # Where `multiprocessing` looks for the program, once that has changed the folder.
+        multiprocessing.process.ORIGINAL_DIR = state.folder  # ty: ignore[missing-attribute]
+    for name, get, change in _settings():
+        if name in state.settings:
+            with left_out.unless(name):
+                value = pickle.loads(state.settings[name])
+                if value != get():
+                    change(value)
+    loggers.restore(*state.loggers, left_out)
 
     torch.set_num_threads(threads)
     dist.set_debug_level_from_env()
@@ -60,6 +102,7 @@ def restore(state: bytes, threads: int, **env: str) -> None:
     torch.default_generator.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+    return left_out
 
 
 def threads(share: int) -> int:
@@ -75,130 +118,79 @@ def threads(share: int) -> int:
     return max(1, min(share, int(found[0]))) if given else int(found[0])
 
 
-def _set_environment(env: dict[str, str]) -> None:
-    if env.get("MPLBACKEND", "").startswith(INLINE):
-        env["MPLBACKEND"] = "module://course_utils.ranks.figures"
-    os.environ.clear()
-    os.environ.update(env)
+def _set_environment(env: dict[bytes, bytes]) -> None:
+    zone = os.environb.get(b"TZ")
+    for name in os.environb.keys() - env.keys():
+        del os.environb[name]
+    for name, value in env.items():
+        if os.environb.get(name) != value:
+            os.environb[name] = value
     tempfile.tempdir = None  # TMPDIR counts
-    time.tzset()  # and TZ
+    if zone != env.get(b"TZ"):
+        time.tzset()
 
 
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        raise CourseError(
-            "the folder that this notebook works in is gone (deleted or renamed), and ranks start "
-            "there: os.chdir(…) to one that exists, or open the notebook from its new place"
-        ) from None
+def _settings() -> Iterator[Setting]:
+    """What Python, torch and NumPy keep for the process. A rank sets what differs there."""
+    import torch
+
+    yield "sys.path", _path, _into(sys.path)
+    yield "sys.argv", lambda: sys.argv, _into(sys.argv)
+    yield "the program's file", _main, vars(sys.modules["__main__"]).update
+    yield "the text of cells", _cells, linecache.cache.update
+    yield "the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit
+    yield "warnings filters", _filters, _set_filters
+    yield "captured warnings", _are_warnings_captured, logging.captureWarnings
+    yield "disabled logging", lambda: logging.root.manager.disable, logging.disable
+
+    yield "torch's default dtype", torch.get_default_dtype, torch.set_default_dtype
+    yield "torch's matmul precision", _matmul, _set_matmul
+    determinism = torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
+    yield "deterministic algorithms", *determinism
+    yield "torch's default device", lambda: torch.get_default_device().type, _set_device
+    yield "whether gradients are recorded", torch.is_grad_enabled, torch.set_grad_enabled
+    yield "anomaly detection", _anomaly, lambda found: torch.autograd.set_detect_anomaly(*found)
+    options = vars(torch._tensor_str.PRINT_OPTS)
+    yield "how torch prints", lambda: {**options}, lambda found: torch.set_printoptions(**found)
+    sharing = torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy
+    yield "how torch shares memory", *sharing
+
+    hooks = torch.utils.hooks.RemovableHandle
+    yield "numbers of hooks", lambda: hooks.next_id, partial(setattr, hooks, "next_id")
+
+    if numpy := sys.modules.get("numpy"):
+        yield "NumPy's errors", numpy.geterr, lambda found: numpy.seterr(**found)
+        printing = numpy.get_printoptions, lambda found: numpy.set_printoptions(**found)
+        yield "how NumPy prints", *printing
+
+
+def _into(values: list) -> Callable[[list], None]:
+    return lambda found: values.__setitem__(slice(None), found)
+
+
+def _path() -> list[str]:
+    """None of it depends on the folder, which a rank may change."""
+    found = [getattr(sys.path_importer_cache.get(path), "path", path) for path in sys.path]
+    return [path or os.getcwd() for path in found]
+
+
+def _main() -> dict[str, Any]:
+    """What tells the program's file, to relative imports and to processes that are spawned."""
+    main = vars(sys.modules["__main__"])
+    known = {name: main[name] for name in ("__file__", "__package__", "__spec__") if main.get(name)}
+    if "__file__" in known:
+        started = multiprocessing.process.ORIGINAL_DIR  # ty: ignore[missing-attribute]
+        known["__file__"] = os.path.join(started or "", known["__file__"])
+    return known
 
 
 def _cells() -> dict[str, tuple]:
     """The notebook's cells, for tracebacks, without the hook by which IPython keeps them fresh."""
     return {
         name: entry
-        for name, entry in linecache.cache.items()
-        if len(entry) == 4 and entry[1] is None
+        for name, entry in linecache.cache.copy().items()
+        if isinstance(entry, tuple) and len(entry) == 4 and entry[1] is None
     }
-
-
-def _loggers() -> list[Logger]:
-    """Those that were set up here, as (name, level, …, filters, handlers)."""
-    found: list[Logger] = []
-    for name, logger in {"": logging.root, **logging.root.manager.loggerDict}.items():
-        if LIBRARIES.match(name) or not isinstance(logger, logging.Logger):
-            continue
-        handlers = [one for one in logger.handlers if not isinstance(one, logging.NullHandler)]
-        filters = [*filter(_can_be_sent, logger.filters)]
-        if handlers or filters or logger.level or logger.disabled or not logger.propagate:
-            parts = [*map(_parts_of, handlers)]
-            found.append((name, logger.level, logger.propagate, logger.disabled, filters, parts))
-    return found
-
-
-def _torch_levels() -> dict[str, int]:
-    """Those of torch's loggers, which keep the handlers that each process gives them."""
-    loggers = logging.root.manager.loggerDict.items()
-    levels = {name: getattr(one, "level", 0) for name, one in loggers if name.startswith("torch")}
-    return {name: level for name, level in levels.items() if level}
-
-
-def _set_torch_levels(levels: dict[str, int]) -> None:
-    for name, level in levels.items():
-        _set_level(logging.getLogger(name), level)
-
-
-def _set_level(logger: logging.Logger, level: int) -> None:
-    if logger.level != level:  # for all loggers this takes a millisecond
-        logger.setLevel(level)
-
-
-def _parts_of(handler: logging.Handler) -> tuple[type, dict[str, Any], str]:
-    """What `_handler` makes another one from; of one that cannot be sent, one that prints."""
-    attributes = {
-        name: value for name, value in vars(handler).items() if name not in ("lock", "stream")
-    }
-    if isinstance(handler, logging.FileHandler):
-        attributes["mode"] = "a"
-        _append(handler)
-    stream = str(getattr(getattr(handler, "stream", None), "name", ""))
-    if not _can_be_sent((type(handler), attributes)):
-        plain = logging.StreamHandler()
-        plain.setLevel(handler.level)
-        if _can_be_sent(handler.formatter):
-            plain.setFormatter(handler.formatter)
-        return _parts_of(plain)
-    return type(handler), attributes, "stdout" if "stdout" in stream else "stderr"
-
-
-def _can_be_sent(value: object) -> bool:
-    try:
-        cloudpickle.dumps(value)
-    except Exception:  # a handler, a filter or a factory may hold anything
-        return False
-    return True
-
-
-def _append(handler: logging.FileHandler) -> None:
-    """Or the notebook would write over what its ranks have written to the same file."""
-    import fcntl
-
-    if handler.stream is not None:
-        flags = fcntl.fcntl(handler.stream, fcntl.F_GETFL)
-        fcntl.fcntl(handler.stream, fcntl.F_SETFL, flags | os.O_APPEND)
-
-
-def _handler(kind: Any, attributes: dict[str, Any], stream: str) -> logging.Handler:
-    handler = kind.__new__(kind)
-    vars(handler).update(attributes)
-    handler.createLock()
-    if isinstance(handler, logging.FileHandler):
-        vars(handler)["stream"] = None  # opened at the first record
-    elif isinstance(handler, logging.StreamHandler):
-        handler.stream = getattr(sys, stream)
-    logging._addHandlerRef(handler)  # ty: ignore[missing-attribute]
-    return handler
-
-
-def _set_loggers(loggers: list[Logger]) -> None:
-    for name, level, propagate, disabled, filters, handlers in loggers:
-        logger = logging.getLogger(name)
-        _set_level(logger, level)
-        logger.propagate, logger.disabled = propagate, disabled
-        logger.filters[:] = filters
-        logger.handlers[:] = [_handler(*parts) for parts in handlers]
-
-
-def _set_level_names(names: dict[int, str]) -> None:
-    for level, name in names.items():
-        logging.addLevelName(level, name)
-
-
-def _factory(get: Callable[[], Callable], pythons_own: Callable) -> Callable:
-    """Python's own in place of one that cannot be sent."""
-    factory = get()
-    return factory if _can_be_sent(factory) else pythons_own
 
 
 def _filters() -> list[tuple]:
@@ -210,105 +202,33 @@ def _set_filters(filters: list[tuple]) -> None:
     warnings.filters[:] = filters  # ty: ignore[invalid-assignment]
 
 
-def _precision() -> Precision:
+def _are_warnings_captured() -> bool:
+    return vars(logging)["_warnings_showwarning"] is not None
+
+
+def _matmul() -> str:
     import torch
 
     with warnings.catch_warnings(action="ignore"):  # torch 2.9 has another name for it, too
-        matmul = torch.get_float32_matmul_precision()
-    return torch.get_default_dtype(), matmul, torch.get_deterministic_debug_mode()
+        return torch.get_float32_matmul_precision()
 
 
-def _set_precision(precision: Precision) -> None:
+def _set_matmul(precision: str) -> None:
     import torch
 
-    dtype, matmul, deterministic = precision
-    torch.set_default_dtype(dtype)
     with warnings.catch_warnings(action="ignore"):
-        torch.set_float32_matmul_precision(matmul)
-    if deterministic:
-        torch.use_deterministic_algorithms(True, warn_only=deterministic == 1)
+        torch.set_float32_matmul_precision(precision)
 
 
-def _torch() -> tuple[str, bool, bool, bool, dict[str, Any]]:
-    import torch
-
-    return (
-        torch.get_default_device().type,
-        torch.is_grad_enabled(),
-        torch.is_anomaly_enabled(),
-        torch.is_anomaly_check_nan_enabled(),
-        vars(torch._tensor_str.PRINT_OPTS),
-    )
-
-
-def _set_torch(settings: tuple[str, bool, bool, bool, dict[str, Any]]) -> None:
+def _set_device(kind: str) -> None:
     """An accelerator is the default device of ranks that have one, each its own."""
     import torch
 
-    device, grad, anomaly, check_nan, printing = settings
-    if device in ("meta", os.environ.get("COURSE_DEVICE")) and device != "cpu":
-        torch.set_default_device(device)
-    torch.set_grad_enabled(grad)
-    torch.autograd.set_detect_anomaly(anomaly, check_nan)
-    torch.set_printoptions(**printing)
+    if kind in ("meta", os.environ.get("COURSE_DEVICE")):
+        torch.set_default_device(kind)
 
 
-def _numpy() -> Numpy:
-    """Only if it is imported."""
-    numpy = sys.modules.get("numpy")
-    return (numpy.geterr(), numpy.get_printoptions()) if numpy else None
+def _anomaly() -> tuple[bool, bool]:
+    import torch
 
-
-def _set_numpy(settings: Numpy) -> None:
-    if settings:
-        import numpy
-
-        errors, printing = settings
-        numpy.seterr(**errors)
-        numpy.set_printoptions(**printing)
-
-
-def _main() -> dict[str, Any]:
-    """What tells the program's file, to relative imports and to processes that are spawned."""
-    main = vars(sys.modules["__main__"])
-    known = {name: main.get(name) for name in ("__file__", "__package__", "__spec__")}
-    return {name: value for name, value in known.items() if value and _can_be_sent(value)}
-
-
-def _hooks() -> Any:
-    from torch.utils.hooks import RemovableHandle
-
-    return RemovableHandle
-
-
-STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
-    "environment": (lambda: dict(os.environ), _set_environment),
-    "folder": (_folder, os.chdir),
-    "main": (_main, lambda known: vars(sys.modules["__main__"]).update(known)),
-    "cells": (_cells, linecache.cache.update),
-    "disabled levels": (lambda: logging.root.manager.disable, logging.disable),
-    "level names": (lambda: logging._levelToName, _set_level_names),
-    "record factory": (
-        partial(_factory, logging.getLogRecordFactory, logging.LogRecord),
-        logging.setLogRecordFactory,
-    ),
-    "logger class": (
-        partial(_factory, logging.getLoggerClass, logging.Logger),
-        logging.setLoggerClass,
-    ),
-    "loggers": (_loggers, _set_loggers),
-    "levels of torch's loggers": (_torch_levels, _set_torch_levels),
-    "captured warnings": (
-        lambda: vars(logging)["_warnings_showwarning"] is not None,
-        logging.captureWarnings,
-    ),
-    "warnings": (_filters, _set_filters),
-    "precision": (_precision, _set_precision),
-    "torch": (_torch, _set_torch),
-    "numbers of hooks": (
-        lambda: _hooks().next_id,
-        lambda number: setattr(_hooks(), "next_id", number),
-    ),
-    "numpy": (_numpy, _set_numpy),
-    "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
-}
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()

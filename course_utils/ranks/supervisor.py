@@ -27,14 +27,16 @@ import psutil
 
 from ..errors import CourseError, RankError, in_words
 from ..pictures.live import LivePlot
+from ..style import plural
 from ..timeline import Span, Timeline
 from .failures import died, failed, too_late
 from .output import Output, Status
+from .rank import begin
 from .run import Run
-from .server import fork, warm_up
+from .server import fork, give_up, import_seconds, warm_up
 from .values import File, unpack
 from .whereabouts import Stacks, Whereabouts
-from .wire import At, Failure, Metrics, Printed, Returned, Spans, Task
+from .wire import At, Failure, Interrupted, Metrics, Printed, Returned, Spans, Task
 
 INTERRUPT_SECONDS = 2.0  # in which a rank may end after an interrupt, as a script after Ctrl+C
 TERMINATE_SECONDS = 2.0  # between asking a process to end and killing it
@@ -42,7 +44,15 @@ KILL_SECONDS = 10.0  # in which a process that was killed lets go of its device
 END_SECONDS = 2.0  # in which a process that has raised may end as Python does
 CLEANUP_SECONDS = 10.0  # the same for what removes the files of a process that was killed
 POLL_SECONDS = 1.0  # at most that the supervisor listens before it looks at its limits
+STILL_SECONDS = 5.0  # in which a server that imports uses the processor
+HEAR_SECONDS = 0.2  # in which an interrupt reaches a rank that does not wait
 SETTLE_SECONDS = 0.1  # in which other ranks may be heard before the first cause is named
+FILES, FILES_OF_EACH = 16, 5  # that a launch opens in this process, and for each of the others
+NO_ANSWER = (
+    "no rank was started within the time limit: the server that ranks are forked from does not "
+    "answer, or it still imports torch. Launch once more, with a larger time_limit where the "
+    "machine is busy."
+)
 
 
 class Worker(NamedTuple):
@@ -75,11 +85,14 @@ class Supervisor:
         self.run, self.live = run, live
         run.results = [None] * run.ranks
         self.main, self.processes = main, processes
+        self.over = False  # no more processes are to be started
+        self.starting = threading.Lock()
         self.output = Output(run.unit, show=show)
         self.status = Status()
         self.workers: list[Worker] = []
         self.sources: dict[Any, Callable[[], None]] = {}  # what is waited for: who takes it
         self.done: set[int] = set()
+        self.interrupted: set[int] = set()  # ranks that have heard of it
         self.failures: dict[int | None, Failure] = {}  # by rank; None: cores that share a process
         self.whereabouts = Whereabouts(run)
         self.spans: list[Span] = []
@@ -90,15 +103,16 @@ class Supervisor:
         Args:
             file: that of the task's parcel.
         """
+        limit = inf if time_limit is None else time_limit
         if self.live is not None:
             self.live.open(self.run.unit)
         # Called before multiprocessing's own exit handler, which would wait for the ranks.
         atexit.register(self.end)
         try:
-            with uninterrupted():  # else an interrupt might leave a process that nobody knows of
-                self._start(pickle.dumps(task), file)
+            with uninterrupted() as interrupts:  # else it might leave a process nobody knows of
+                end = self._start(pickle.dumps((self.main, task)), file, limit, interrupts)
             del file  # its memory is the ranks' from now on
-            self._listen(inf if time_limit is None else time_limit)
+            self._listen(end, limit)
             self._drain()
         except KeyboardInterrupt as error:
             with uninterrupted():
@@ -114,29 +128,55 @@ class Supervisor:
             self._finish(time.perf_counter() - task.started)
         return self.run
 
-    def _start(self, task: bytes, file: File | None) -> None:
-        warm_up()
-        for ranks in self.processes:
-            messages, theirs = mp.Pipe()
-            output, printed = mp.Pipe(duplex=False)
-            last_words = File.new()
-            try:
-                process = fork(self.main, ranks, theirs, printed, last_words, task, file)
-            except (EOFError, OSError) as error:
-                raise CourseError(
-                    f"no rank could be forked ({error!r}): the server that ranks are forked from "
-                    "ended; `python -m course_utils.ranks.preload` in a terminal may show why"
-                ) from error
-            theirs.close()
-            printed.close()
-            worker = Worker(ranks, process, messages, output, last_words)
-            self.workers.append(worker)
-            self.sources[process.sentinel] = partial(self._see_the_end, worker)
-            self.sources[messages] = partial(self._receive, worker)
-            self.sources[output] = partial(self._read, worker)
+    def _start(self, job: bytes, file: File | None, limit: float, interrupts: list[float]) -> float:
+        """Fork every process; when the time limit ends, by `time.monotonic()`.
 
-    def _listen(self, time_limit: float) -> None:
-        end = time.monotonic() + time_limit
+        A thread waits for the server, which may never answer. While that imports torch, the limit
+        has not begun.
+        """
+        errors: list[Exception] = []
+        thread = threading.Thread(target=self._fork, args=(job, file, errors), daemon=True)
+        thread.start()
+        imported = None  # seconds of the processor, while the server imports
+        end, still = time.monotonic() + limit, 0.0
+        while thread.is_alive() and time.monotonic() < max(end, still):
+            if interrupts and time.monotonic() > interrupts[0] + HEAR_SECONDS:
+                break
+            thread.join(HEAR_SECONDS / 4)
+            if imported != (imported := import_seconds()):
+                end, still = time.monotonic() + limit, time.monotonic() + STILL_SECONDS
+        if thread.is_alive():
+            give_up()
+            if not interrupts:
+                errors.append(CourseError(NO_ANSWER))
+        if errors:
+            raise errors[0]
+        for worker in self.workers:
+            self.sources[worker.process.sentinel] = partial(self._see_the_end, worker)
+            self.sources[worker.messages] = partial(self._receive, worker)
+            self.sources[worker.output] = partial(self._read, worker)
+        return end
+
+    def _fork(self, job: bytes, file: File | None, errors: list[Exception]) -> None:
+        try:
+            warm_up()
+            for ranks in self.processes:
+                worker = _forked(ranks, job, file)
+                with self.starting:
+                    if self.over:
+                        worker.process.kill()
+                        return
+                    self.workers.append(worker)
+        except (EOFError, OSError) as error:
+            words = (
+                f"no rank could be forked ({error!r}): the server that ranks are forked from "
+                "ended; `python -m course_utils.ranks.preload` in a terminal may show why"
+            )
+            errors.append(CourseError(words))
+        except Exception as error:  # for the thread that launches
+            errors.append(error)
+
+    def _listen(self, end: float, limit: float) -> None:
         try:
             while len(self.done) < self.run.ranks:
                 if self.failures:
@@ -145,7 +185,7 @@ class Supervisor:
                 if now >= end:
                     self._drain()
                     stacks = self.whereabouts.of(range(self.run.ranks))
-                    raise too_late(self.run, time_limit, self.done, stacks)
+                    raise too_late(self.run, limit, self.done, stacks)
                 notice = self.whereabouts.notice(now, self.done, end)
                 text = "\n".join(filter(None, [*self.output.unfinished(), notice]))
                 pause = min(POLL_SECONDS, self.status.show(text))
@@ -179,6 +219,8 @@ class Supervisor:
         match message:
             case At(frames, cpu_seconds):
                 self.whereabouts.note(rank, frames, cpu_seconds)
+            case Interrupted():
+                self.interrupted.add(rank)
             case Metrics(records):
                 self.run.metrics += records
                 if self.live is not None:
@@ -267,22 +309,39 @@ class Supervisor:
     def _interrupt(self) -> None:
         """Interrupt the ranks, too, whose `except KeyboardInterrupt` and `finally` then run.
 
-        Virtual cores are threads, which cannot be interrupted.
+        One that waits for others does not hear of it. Virtual cores are threads, which cannot be
+        interrupted.
         """
-        interrupted = []
+        waited_for = []
         for worker in self.workers:
-            self.sources.pop(worker.messages, None)
-            worker.messages.close()
             pid = worker.process.pid
             if len(worker.ranks) == 1 and pid and _signal_group(worker, 0):
                 os.kill(pid, signal.SIGINT)  # not its children, which it ends itself
-                interrupted.append(worker.process)
+                waited_for.append(worker)
         end = time.monotonic() + INTERRUPT_SECONDS
-        while any(one.is_alive() for one in interrupted) and time.monotonic() < end:
-            self._poll(max(0.0, end - time.monotonic()))
+        soon = 0.0
+        heard = -1  # of how many ranks that it has reached them
+        while waited_for and time.monotonic() < end:
+            if heard < (heard := len(self.interrupted | self.failures.keys())):
+                soon = time.monotonic() + HEAR_SECONDS  # it may free those who wait for them
+            self._poll(HEAR_SECONDS / 4)
+            for worker in filter(self._heard_of, waited_for):
+                self.sources.pop(worker.messages, None)
+                worker.messages.close()  # it ends
+            early = time.monotonic() < soon
+            waited_for = [one for one in waited_for if self._ends_by_itself(one, early)]
+
+    def _ends_by_itself(self, worker: Worker, early: bool) -> bool:
+        """Whether a rank that was interrupted is to be waited for."""
+        [rank] = worker.ranks
+        if self._heard_of(worker) or not worker.process.is_alive():
+            return False
+        return early or rank in self.interrupted or not self.whereabouts.waits(rank)
 
     def end(self) -> None:
         """End every process, ranks' children included, and close everything; once is enough."""
+        with self.starting:
+            self.over = True
         for worker in self.workers:
             worker.messages.close()  # who has returned or raised then ends by itself
         strays: list[psutil.Process] = []
@@ -341,6 +400,31 @@ class Supervisor:
             self.live.close()
 
 
+def _forked(ranks: list[int], job: bytes, file: File | None) -> Worker:
+    messages, theirs = mp.Pipe()
+    output, printed = mp.Pipe(duplex=False)
+    last_words = File.new()
+    process = fork(begin, ranks, theirs, printed, last_words, job, file)
+    theirs.close()
+    printed.close()
+    return Worker(ranks, process, messages, output, last_words)
+
+
+def check_files(processes: int) -> None:
+    """Raise where this process may not open enough files for so many others."""
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = FILES + processes * FILES_OF_EACH
+    here = len(os.listdir("/dev/fd"))
+    if most != resource.RLIM_INFINITY and here + needed > most:
+        raise CourseError(
+            f"{plural(processes, 'rank')} take {needed} open files, and this kernel may open "
+            f"{most}, of which it has {here}: launch fewer ranks, or write `ulimit -n 4096` in the "
+            "terminal that starts JupyterLab"
+        )
+
+
 def _signal_group(worker: Worker, number: int) -> bool:
     """Send a signal to all in the process's group, 0 only to ask; whether anybody is there."""
     group = worker.process.pid
@@ -377,15 +461,17 @@ def _group_of(pid: int) -> int | None:
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold back KeyboardInterrupt while processes are started or ended, then let it through."""
+def uninterrupted() -> Iterator[list[float]]:
+    """Hold back KeyboardInterrupt while processes are started or ended, then let it through; when
+    there was one, by `time.monotonic()`, is in the list.
+    """
+    caught: list[float] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield caught
         return
-    caught: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
+    before = signal.signal(signal.SIGINT, lambda *_: caught.append(time.monotonic()))
     try:
-        yield
+        yield caught
     finally:
         signal.signal(signal.SIGINT, before)
         if caught and sys.exc_info()[0] is None:

@@ -66,7 +66,7 @@ class Seen(NamedTuple):
 
 
 class Whereabouts:
-    """Where the ranks of one launch are, as they say twice a second."""
+    """Where the ranks of one launch are, as they say five times a second."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -88,6 +88,10 @@ class Whereabouts:
     def of(self, ranks: Iterable[int]) -> Stacks:
         """Where these ranks are; no frames for one that has not said it."""
         return {rank: self.seen[rank].frames if rank in self.seen else [] for rank in ranks}
+
+    def waits(self, rank: int) -> bool:
+        """Whether it waits for others, as far as it has said."""
+        return rank in self.seen and activity(self.seen[rank].frames).waits
 
     def notice(self, now: float, done: set[int], end: float) -> str:
         """That ranks wait, and where, if nothing has been heard for long; else "".

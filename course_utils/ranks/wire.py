@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import Frame
+from .state import State
 from .values import File, Parcel
+
+LOCKED_SECONDS = 0.1  # in which another thread has sent what it is sending
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class Task:
     """What the notebook sends to every rank, beside the file of its parcel."""
 
     call: Parcel  # (function, args, kwargs)
-    state: bytes  # of the notebook's process
+    state: State  # of the notebook's process
     ranks: int  # of all
     device: str  # "cpu", "cuda", "xpu", "xla"
     backend: str | None  # None: no process group
@@ -37,6 +39,10 @@ class At(NamedTuple):
 
     frames: list[Frame]
     cpu_seconds: float
+
+
+class Interrupted(NamedTuple):
+    """An interrupt has reached the function, as it does not while a rank waits in C++."""
 
 
 class Metrics(NamedTuple):
@@ -79,7 +85,7 @@ class Failure(NamedTuple):
     traceback: str  # "" for a process that died
 
 
-Message = At | Metrics | Printed | Spans | Returned | Failure
+Message = At | Interrupted | Metrics | Printed | Spans | Returned | Failure
 
 
 @dataclass
@@ -90,7 +96,7 @@ class Session:
     connection: Connection
     started: float
     # Held by whoever writes, because a TPU's cores share a connection.
-    lock: AbstractContextManager = field(default_factory=threading.Lock)
+    lock: Any = field(default_factory=threading.Lock)
     records: list[dict] = field(default_factory=list)
     count: int = 0  # of all records
     pid: int = field(default_factory=os.getpid)
@@ -100,6 +106,14 @@ class Session:
             self.connection.send((self.rank, message))
             if file is not None:
                 reduction.send_handle(self.connection, file.descriptor, os.getppid())
+
+    def send_if_free(self, message: Message) -> None:
+        """Send it unless this very thread may be sending, which a signal has interrupted."""
+        if self.lock.acquire(timeout=LOCKED_SECONDS):
+            try:
+                self.connection.send((self.rank, message))
+            finally:
+                self.lock.release()
 
     def flush(self) -> None:
         with self.lock:  # taken and sent in one, because nobody hears what comes after the result

@@ -7,7 +7,6 @@ thread's program has all cores as devices.
 
 import multiprocessing as mp
 import os
-import pickle
 import sys
 import threading
 import weakref
@@ -33,26 +32,17 @@ _last: tuple[Session, Outcome] | None = None
 _finishing = threading.Lock()
 
 
-def main(
-    ranks: list[int],
-    connection: Connection,
-    output: Connection,
-    last_words: File,
-    task: bytes,
-    file: File | None,
-) -> None:
-    """Run all cores; what XLA prints, which knows no cores, goes to `output`. Never returns."""
+def main(ranks: list[int], connection: Connection, task: Task, file: File | None) -> None:
+    """Run all cores; what XLA prints, which knows no cores, goes to the process's output."""
     global _unfinished
-    program.begin(output, last_words.descriptor)
     imported = dict(os.environ)  # torch_xla, imported by the server, left its own settings here
-    todo: Task = pickle.loads(task)
-    state.restore(todo.state, todo.threads)
+    state.restore(task.state, task.threads).tell()
     for name, value in imported.items():
         os.environ.setdefault(name, value)
     import torch_xla.runtime as xr
 
-    share(todo, file, connection)
-    if todo.backend == SPMD:
+    share(task, file, connection)
+    if task.backend == SPMD:
         _unfinished = 1
         _run_core(0, xr.use_spmd)
     elif os.environ["PJRT_DEVICE"] == "TPU":
@@ -62,7 +52,6 @@ def main(
         _threads()
     if _last:
         close(*_last, program.end)
-    program.leave(connection)
 
 
 def share(task: Task, file: File | None, connection: Connection) -> None:
@@ -148,7 +137,7 @@ class _ByCore:
         session = current()
         if session is None:
             return self.rest.write(text)
-        session.send(Printed(text.encode(errors="replace")))
+        session.send(Printed(text.encode(errors="backslashreplace")))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

@@ -106,7 +106,7 @@ FAULTS = {
         """
         def train():
             if dist.get_rank() == 1:
-                time.sleep(1.2)  # twice a second a rank says where it is
+                time.sleep(1.2)  # five times a second a rank says where it is
                 os.kill(os.getpid(), signal.SIGSTOP)
             dist.all_reduce(torch.ones(1))
         launch(train, ranks=3, time_limit=3)
@@ -226,11 +226,28 @@ def test_an_interrupt_reaches_the_function(kernel, tmp_path):
                 print("saved")
             finally:
                 os.rename(path, path + " is done")
+        from course_utils.ranks import supervisor
+        supervisor.HEAR_SECONDS = supervisor.INTERRUPT_SECONDS = 600  # nobody needs so long
         launch(train, ranks=2)
     """)
     assert eventually(lambda: {"rank0", "rank1"} <= {*os.listdir(tmp_path)})
     assert "saved" in kernel.interrupt(request).text
+    kernel.works("supervisor.HEAR_SECONDS, supervisor.INTERRUPT_SECONDS = 0.2, 2.0")
     assert sorted(os.listdir(tmp_path)) == ["rank0 is done", "rank1 is done"]
+
+
+def test_who_waits_for_others_does_not_hear_an_interrupt_and_is_not_waited_for(kernel, tmp_path):
+    request = kernel.send(f"""
+        def train():
+            open({str(tmp_path)!r} + f"/rank{{dist.get_rank()}}", "w").close()
+            dist.recv(torch.ones(1), src=1 - dist.get_rank())
+        from course_utils.ranks import supervisor
+        supervisor.INTERRUPT_SECONDS = 6000
+        launch(train, ranks=2, time_limit=None)
+    """)
+    assert eventually(lambda: len(os.listdir(tmp_path)) == 2)
+    kernel.interrupt(request)
+    kernel.works("supervisor.INTERRUPT_SECONDS = 2.0")
 
 
 def test_a_fork_of_the_notebook_may_free_what_an_error_holds(kernel):

@@ -95,9 +95,6 @@ def test_the_notebooks_settings_hold_in_ranks(kernel):
         odd = logging.getLogger("torchtrainer")  # not torch's
         odd.addHandler(Odd())
         odd.handlers[0].setFormatter(logging.Formatter("{levelname} of {name}", style="{"))
-        class Stepping(logging.Logger):
-            def step(self, n): self.error("step %d", n)
-        logging.setLoggerClass(Stepping)
         logging.getLogger("torch.distributed").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", message="small")
         torch.set_default_dtype(torch.float64)
@@ -109,7 +106,6 @@ def test_the_notebooks_settings_hold_in_ranks(kernel):
             log.info("epoch %d", 1)
             log.info("secret")
             odd.warning("odd")
-            logging.getLogger("stepping").step(3)
             assert not logging.getLogger("torch.distributed").isEnabledFor(logging.WARNING)
             import tempfile
             assert tempfile.gettempdir() == os.environ["TMPDIR"]
@@ -128,7 +124,6 @@ def test_the_notebooks_settings_hold_in_ranks(kernel):
         torch.use_deterministic_algorithms(False)
         for name in ("TORCH_DISTRIBUTED_DEBUG", "OMP_NUM_THREADS", "TMPDIR", "TZ"):
             del os.environ[name]
-        logging.setLoggerClass(logging.Logger)
         logging.getLogger("torch.distributed").setLevel(logging.NOTSET)
         warnings.resetwarnings()
         for logger in (logging.root, log, odd): logger.handlers.clear()
@@ -139,7 +134,6 @@ def test_the_notebooks_settings_hold_in_ranks(kernel):
     printed = answer.text.split("\n", 2)[2]
     assert "own epoch 1" in printed
     assert "INFO train: epoch 1" in printed
-    assert "ERROR stepping: step 3" in printed
     assert "WARNING of torchtrainer" in printed, (
         "of a handler that cannot be sent, the text is printed"
     )

@@ -1,0 +1,135 @@
+"""The notebook's loggers hold in ranks, whoever has written their classes."""
+
+import logging
+import threading
+
+import pytest
+
+from course_utils import launch
+from course_utils.ranks import left_out
+
+
+class ReadOnly(logging.StreamHandler):
+    """As `logging.lastResort`, whose class dill uses."""
+
+    @property
+    def stream(self):  # ty: ignore[incompatible-property-override]
+        import sys
+
+        return sys.stderr
+
+    def __init__(self):
+        logging.Handler.__init__(self)
+
+
+class Slots(logging.Filter):
+    __slots__ = ("lock",)
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+class Raises(logging.Formatter):
+    def __reduce__(self):
+        raise ValueError("of its own")
+
+
+class NotHere(logging.Filter):
+    """Cannot be opened again."""
+
+    def __init__(self, word):
+        super().__init__()
+        self.word = word
+
+    def __setstate__(self, state):
+        raise OSError("not in this process")
+
+
+class NoLevel(logging.Handler):
+    def __init__(self, *, page):
+        super().__init__()
+        self.page = page
+
+    @property
+    def level(self):
+        raise RuntimeError("no page")
+
+    @level.setter
+    def level(self, value):
+        pass
+
+
+class Texts(logging.Handler):
+    def __init__(self, where):
+        super().__init__()
+        self.where = where, threading.Lock()
+
+    def emit(self, record):
+        self.where[0].append(record.getMessage())
+
+
+def formatted(handler, formatter):
+    handler.setFormatter(formatter)
+    return handler
+
+
+def filtered(handler, one):
+    handler.addFilter(one)
+    return handler
+
+
+@pytest.mark.parametrize(
+    ("handler", "printed", "told"),
+    [
+        (logging.StreamHandler, "epoch 1", ""),
+        (ReadOnly, "epoch 1", ""),
+        (lambda: Texts([]), "epoch 1", ""),
+        (logging.NullHandler, "", ""),
+        (lambda: NoLevel(page=1), "", "the NoLevel of logger own (RuntimeError: no page)"),
+        (
+            lambda: formatted(Texts([]), logging.Formatter("own %(message)s")),
+            "own epoch 1",
+            "",
+        ),
+        (
+            lambda: formatted(logging.StreamHandler(), Raises("own %(message)s")),
+            "epoch 1",
+            "the formatter Raises of the StreamHandler of logger own (ValueError: of its own)",
+        ),
+        (
+            lambda: filtered(logging.StreamHandler(), Slots()),
+            "epoch 1",
+            "the filter Slots of the StreamHandler of logger own (TypeError: ",
+        ),
+        (
+            lambda: filtered(logging.StreamHandler(), NotHere("a")),
+            "epoch 1",
+            "a filter of logger own (OSError: not in this process)",
+        ),
+    ],
+)
+def test_a_handler_of_anybodys_class(handler, printed, told, capfd):
+    log = logging.getLogger("own")
+    log.propagate = False
+    log.setLevel(logging.INFO)
+    log.addHandler(handler())
+    try:
+        run = launch(lambda: logging.getLogger("own").info("epoch 1"), ranks=2)
+    finally:
+        log.handlers.clear()
+        log.propagate = True
+        log.setLevel(logging.NOTSET)
+    shown = capfd.readouterr().out
+    assert run.output[1].strip() == printed
+    lines = [line for line in shown.splitlines() if "logger own" in line]
+    assert len(lines) == (told != ""), lines
+    assert told in shown
+
+
+def test_what_ranks_do_without_is_told_once(monkeypatch, capsys):
+    monkeypatch.setattr(left_out, "_told", set())
+    monkeypatch.setattr(logging, "_logRecordFactory", lambda *args: logging.LogRecord(*args))
+    for count in (1, 0):
+        assert launch(logging.getLogRecordFactory, ranks=1).results == [logging.LogRecord]
+        told = capsys.readouterr().out
+        assert told.count("Ranks do without the factory of log records.\n") == count

@@ -1,0 +1,105 @@
+"""The server that ranks are forked from: it is the notebook's, and a launch ends without it."""
+
+import time
+
+from tests.files import ROOT, write
+from tests.kernel import eventually, gone, posix
+from tests.python import python
+
+pytestmark = posix
+
+SCRIPT = """
+import os, sys
+sys.path.insert(0, ROOT)
+from course_utils import launch
+os.environ["PYTHONPATH"] = os.getcwd()
+sys.path.insert(0, os.getcwd())
+sys.path.insert(0, "")
+def where():
+    import course_utils, course_utils.lessons
+    return course_utils.__file__, course_utils.lessons.__file__
+if __name__ == "__main__":
+    [found] = {*launch(where, ranks=2, device="cpu").results}
+    print(*found, sep="\\n")
+"""
+
+
+def test_whatever_lies_in_the_folder_ranks_have_the_notebooks_package(tmp_path):
+    wrong = "raise ImportError('that of the folder')"
+    names = ("course_utils/__init__.py", "socket.py", "queue.py", "random.py")
+    folder = write(tmp_path / "folder", dict.fromkeys(names, wrong))
+    script = write(tmp_path, {"script.py": SCRIPT.replace("ROOT", repr(str(ROOT)))}) / "script.py"
+    lines = python("-P", script, cwd=folder).stdout.splitlines()
+    package = ROOT / "course_utils"
+    assert lines == [
+        str(package / "__init__.py"),
+        str(package / "lessons" / "__init__.py"),
+    ]
+
+
+DEBUGGER = """
+import contextlib, subprocess, sys, types
+patched = [True]
+@contextlib.contextmanager
+def skip_subprocess_arg_patch():
+    patched[0] = False
+    yield
+    patched[0] = True
+debugger = types.ModuleType("_pydev_bundle.pydev_monkey")
+debugger.skip_subprocess_arg_patch = skip_subprocess_arg_patch
+sys.modules["_pydev_bundle.pydev_monkey"] = debugger
+start = subprocess.Popen.__init__
+def wait_for_a_client(process, args, **options):
+    start(process, ["sleep", "600"] if patched[0] else args, **options)
+subprocess.Popen.__init__ = wait_for_a_client
+from course_utils import launch
+print(launch(int, ranks=2, device="cpu").results)
+"""
+
+
+def test_a_debugger_does_not_wait_in_the_server():
+    """It starts every Python through `subprocess` as one that waits for a client."""
+    assert python("-c", DEBUGGER, cwd=ROOT).stdout == "[0, 0]\n"
+
+
+def test_a_server_that_does_not_answer_ends_no_kernel(kernel, tmp_path):
+    kernel.works("launch(rank_of, ranks=1, device='cpu')")
+    stopped = kernel.server()
+    stopped.suspend()
+    answer = kernel.run("launch(rank_of, ranks=2, device='cpu', time_limit=2)")
+    assert answer.shown.startswith("CourseError: no rank was started within the time limit")
+    kernel.works("assert launch(rank_of, ranks=2, device='cpu').results == [0, 1]")
+    assert not gone([stopped])
+
+    server = kernel.server()
+    server.suspend()
+    begun = tmp_path / "begun"
+    request = kernel.send(f"open({str(begun)!r}, 'w')\nlaunch(rank_of, ranks=2, time_limit=None)")
+    assert eventually(begun.exists)
+    time.sleep(0.5)
+    kernel.interrupt(request)
+    server.resume()
+
+
+def test_a_server_that_has_never_answered_is_given_up_too(fresh):
+    server = fresh.server()
+    server.suspend()
+    answer = fresh.run("launch(rank_of, ranks=2, device='cpu', time_limit=1)")
+    assert answer.shown.startswith("CourseError: no rank was started within the time limit")
+    server.resume()
+    fresh.works("assert launch(rank_of, ranks=2, device='cpu').results == [0, 1]")
+
+
+def test_few_files(kernel):
+    answer = kernel.run("""
+        import resource
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        launch(rank_of, ranks=1, device="cpu")
+        opened = len(os.listdir("/dev/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 20, limits[1]))
+        try: launch(rank_of, ranks=16, device="cpu")
+        finally: resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    """)
+    assert answer.shown.startswith("CourseError: 16 ranks take 96 open files"), answer.shown
+    assert "ulimit -n 4096" in answer.shown
+    assert not answer.text
