@@ -12,7 +12,10 @@ import signal
 import sys
 import types
 from importlib.util import find_spec
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch._dynamo
@@ -37,6 +40,26 @@ if find_spec("torch_xla"):
 
     if find_spec("lightning"):
         import lightning.pytorch
+
+# Of memory that another process made, the tracker of a rank would remove the name when the rank
+# ends (python/cpython#82300); it is told again before the rank itself does so.
+attach, unlink = SharedMemory.__init__, SharedMemory.unlink
+
+
+def attach_only(self: Any, name: Any = None, create: bool = False, *args: Any, **kw: Any) -> None:
+    attach(self, name, create, *args, **kw)
+    if not create and getattr(self, "_track", True):
+        resource_tracker.unregister(self._name, "shared_memory")
+
+
+def tell_and_unlink(self: Any) -> None:
+    if getattr(self, "_track", True):
+        resource_tracker.register(self._name, "shared_memory")
+    unlink(self)
+
+
+SharedMemory.__init__ = attach_only
+SharedMemory.unlink = tell_and_unlink
 
 # In ranks an interrupt waits until `program.begin`, where it has no traceback to print.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -295,6 +295,27 @@ def test_a_function_may_choose_how_processes_start_and_shared_memory_goes():
         assert launch(train, ranks=1).results == ["spawn"]
 
 
+def test_shared_memory_of_the_notebook_stays_its_own(capfd):
+    from multiprocessing.shared_memory import SharedMemory
+
+    def use(name, removes):
+        memory = SharedMemory(name=name)
+        dist.barrier()
+        memory.buf[dist.get_rank()] = 7
+        memory.close()
+        if removes and dist.get_rank() == 0:
+            memory.unlink()
+
+    memory = SharedMemory(create=True, size=16)
+    for removes in (False, True):
+        launch(use, memory.name, removes, ranks=2, device="cpu")
+    assert bytes(memory.buf[:2]) == b"\x07\x07"
+    memory.close()
+    with pytest.raises(FileNotFoundError):
+        memory.unlink()
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
 @pytest.mark.parametrize("call", ["input('name? ')", "breakpoint()"])
 def test_a_rank_has_no_keyboard(kernel, call):
     answer = kernel.run(f"def train():\n    {call}\n\nlaunch(train, ranks=2)")
