@@ -342,8 +342,8 @@ def _groups(controller: str) -> Iterator[Path]:
         _, controllers, path = line.split(":", 2)
         if controllers == "" or controller in controllers.split(","):
             root = CGROUP / controller if controllers else CGROUP  # of version 1, or 2
-            group = root / path[1:]
-            yield from (group, *group.parents)
+            own = Path(path).relative_to("/")
+            yield from (root / group for group in (own, *own.parents))
 
 
 def check_torch() -> None:
