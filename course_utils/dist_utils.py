@@ -81,8 +81,13 @@ def pick() -> torch.device:
 def report(step: int | None = None, **values: float) -> None:
     """Add a line of JSON to this rank's file, runs/rank0.jsonl and so on; rank 0 prints it, too."""
     rank = dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
-    numbers = {name: float(value) for name, value in values.items()}
-    step = next(STEPS) if step is None else step
+    numbers = {}
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):  # whose float() would warn of its gradient
+            value = value.item()
+        numbers[name] = float(value)
+    number = next(STEPS)
+    step = number if step is None else int(step)
     line = json.dumps(dict(rank=rank, step=step, time=time.time(), **numbers))
     file = Path("runs", f"rank{rank}.jsonl")
     file.parent.mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     import torch
 
 MARKS = {"native": "●", "virtual": "◐", "not here": "○"}
-CGROUP = Path("/sys/fs/cgroup")  # where a container sees its own limits (version 2)
+# A container's limits, or those of a part of this machine.
+CGROUP = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+MEMORY = (  # version 2 and 1: the limit, what is used, and what of that the kernel gives back
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 OLDEST_TORCH = "2.9.0a0"
 
 
@@ -255,7 +261,7 @@ def _with_index(want: object, kind: str | None) -> str:
     """`cuda:1` for 1, "1" and, where it is the current one, "cuda"; any other name as it is."""
     import torch
 
-    name = str(want)
+    name = str(want).strip().lower().replace("cpu:0", "cpu")
     if name == kind:
         return "tpu:0" if kind == "tpu" else f"{kind}:{torch.accelerator.current_device_index()}"
     return f"{kind}:{name}" if kind and name.isdecimal() else name
@@ -299,22 +305,45 @@ def usable_cores() -> float:
         cores = float(len(os.sched_getaffinity(0)))
     else:
         cores = float(os.cpu_count() or 1)
-    # "150000 100000", or "max 100000"
-    quota, _, period = text_of(CGROUP / "cpu.max").partition(" ")
-    return min(cores, int(quota) / int(period)) if quota.isdigit() else cores
+    for group in _groups("cpu"):
+        # "150000 100000", or "max 100000"
+        quota, _, period = text_of(group / "cpu.max").partition(" ")
+        if not quota:  # version 1: 150000, or -1
+            quota = text_of(group / "cpu.cfs_quota_us")
+            period = text_of(group / "cpu.cfs_period_us")
+        if quota.isdigit():
+            cores = min(cores, int(quota) / int(period))
+    return cores
 
 
 def usable_memory() -> tuple[int, int]:
     """Bytes that this process and its children may have, by its container; those free now."""
     here = psutil.virtual_memory()
-    limit = text_of(CGROUP / "memory.max")
-    if not limit.isdigit() or int(limit) >= here.total:
-        return here.total, here.available
-    # The kernel gives cached file pages back before it calls memory short.
-    found = re.search(r"^inactive_file (\d+)", text_of(CGROUP / "memory.stat"), re.MULTILINE)
-    cached = int(found[1]) if found else 0
-    used = int(text_of(CGROUP / "memory.current") or 0) - cached
-    return int(limit), min(here.available, max(0, int(limit) - used))
+    memory, free = here.total, here.available
+    for group in _groups("memory"):
+        for name, usage, cache in MEMORY:
+            limit = text_of(group / name)
+            if not limit.isdigit() or int(limit) >= here.total:
+                continue
+            # The kernel gives cached file pages back before it calls memory short.
+            statistics = dict(re.findall(r"(\w+) (\d+)", text_of(group / "memory.stat")))
+            used = int(text_of(group / usage) or 0) - int(statistics.get(cache, 0))
+            memory = min(memory, int(limit))
+            free = min(free, max(0, int(limit) - used))
+    return memory, free
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """The folders of the groups that limit this process: its own, and those above.
+
+    In a container its own may be there under the host's path only, and what is above is its own.
+    """
+    for line in text_of(OWN_GROUPS).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or controller in controllers.split(","):
+            root = CGROUP / controller if controllers else CGROUP  # of version 1, or 2
+            own = Path(path).relative_to("/")
+            yield from (root / group for group in (own, *own.parents))
 
 
 def check_torch() -> None:

@@ -41,6 +41,8 @@ _WORDS = {
     "idle": "idle wait waiting bubble",
 }
 _ROLE_OF = {word: role for role, words in _WORDS.items() for word in words.split()}
+# What `as_float` raises where a value is not one number.
+NO_NUMBER = (TypeError, ValueError, OverflowError, RuntimeError)
 
 
 def role_of(name: str) -> str:

@@ -1,5 +1,8 @@
 """What a rank takes and writes outside of a launch: a device of its own, lines of metrics."""
 
+import json
+import warnings
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -48,4 +51,14 @@ def test_under_torchrun_report_writes_what_follow_reads(tmp_path, monkeypatch, c
     assert plot.data["loss"] == {0: ([3, 4], [1.5, 2.5]), 1: ([3, 4], [2.5, 3.5])}
     assert capsys.readouterr().out.count("loss") == 2, "rank 0 prints its own"
     with pytest.raises(TypeError):
-        report(rank=1)
+        dist_utils.report(rank=1)
+
+
+def test_an_exported_report_takes_what_a_ranks_takes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RANK", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dist_utils.report(torch.tensor(3), loss=torch.ones((), requires_grad=True))
+    record = json.loads((tmp_path / "runs/rank1.jsonl").read_text())
+    assert (record["step"], record["loss"]) == (3, 1.0)

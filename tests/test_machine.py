@@ -36,7 +36,7 @@ def test_eight_gpus(gpus, kind):
     assert [device.name for device in here.devices] == ["cpu", *(f"{kind}:{i}" for i in range(8))]
     assert here.accelerators[3] == Device(f"{kind}:3", kind, "NVIDIA H200", 140 * GIB)
     assert f"8 \N{MULTIPLICATION SIGN} NVIDIA H200 · {kind}:0, {kind}:1, " in repr(here)
-    for want in (None, kind, 3, f"{kind}:3", torch.device(kind, 3)):
+    for want in (None, kind, 3, f"{kind}:3", f" {kind.upper()}:3", torch.device(kind, 3)):
         assert pick(want) == torch.device(kind, 3)
     assert pick(0) == torch.device(kind, 0)
     assert pick("cpu") == torch.device("cpu")
@@ -71,7 +71,9 @@ def test_what_is_not_there_is_said_with_what_is(gpus):
     assert re.search(r"GPU +○ not here", repr(discover()))
     assert pick() == pick("cpu") == pick(torch.device("cpu")) == torch.device("cpu")
     assert pick("meta") == torch.device("meta")
-    for want in ("cuda:7", "cuda", 0, -1, "gpu", ""):
+    for want in ("cpu:0", "CPU", " cpu ", torch.device("cpu", 0)):
+        assert pick(want) == torch.device("cpu")
+    for want in ("cuda:7", "cpu:1", "cuda", 0, -1, "gpu", ""):
         with pytest.raises(
             DeviceError, match=f'"{want}" is no device of this machine. It has cpu: ask for one of'
         ):
@@ -118,6 +120,8 @@ def test_a_containers_limits(monkeypatch, tmp_path):
         psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=60 * GIB)
     )
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "groups")
+    write(tmp_path, {"groups": "0::/"})
     for cores, memory in (("1600000 100000", 128 * GIB), ("max 100000", "max")):
         write(tmp_path, {"cpu.max": cores, "memory.max": memory})
         assert (usable_cores(), usable_memory()) == (8, (64 * GIB, 60 * GIB))
@@ -133,6 +137,57 @@ def test_a_containers_limits(monkeypatch, tmp_path):
     assert usable_cores() == 1.5
     assert usable_memory() == (4 * GIB, 2 * GIB), "cached file pages are given back when needed"
     assert re.search(r"CPU +● native +1\.5 cores of ", repr(discover()))
+
+
+@pytest.mark.parametrize(
+    ("groups", "files"),
+    [
+        # version 2, in a group of a group, where the outer one has less left
+        (
+            "0::/slurm/job",
+            {
+                "slurm/job/cpu.max": "200000 100000",
+                "slurm/cpu.max": "max 100000",
+                "slurm/job/memory.max": 4 * GIB,
+                "slurm/job/memory.current": GIB,
+                "slurm/memory.max": 8 * GIB,
+                "slurm/memory.current": 6 * GIB,
+            },
+        ),
+        # version 1, in a group of a group, beside one of another controller
+        (
+            "5:name=systemd:/other\n4:memory:/docker/a:b\n1:cpuacct,cpu:/docker\n0::/",
+            {
+                "cpu/docker/cpu.cfs_quota_us": 200000,
+                "cpu/docker/cpu.cfs_period_us": 100000,
+                "memory/other/memory.limit_in_bytes": GIB,
+                "memory/docker/a:b/memory.limit_in_bytes": 4 * GIB,
+                "memory/docker/a:b/memory.usage_in_bytes": 3 * GIB,
+                "memory/docker/a:b/memory.stat": f"inactive_file 0\ntotal_inactive_file {GIB}",
+                "memory/memory.limit_in_bytes": 2**63 - 4096,
+            },
+        ),
+        # version 1 in a container, which has its group at the root
+        (
+            "4:memory:/docker/id\n1:cpu,cpuacct:/docker/id",
+            {
+                "cpu/cpu.cfs_quota_us": 200000,
+                "cpu/cpu.cfs_period_us": 100000,
+                "memory/memory.limit_in_bytes": 4 * GIB,
+                "memory/memory.usage_in_bytes": 2 * GIB,
+            },
+        ),
+    ],
+)
+def test_limits_of_the_groups_that_a_process_is_in(groups, files, monkeypatch, tmp_path):
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    memory = SimpleNamespace(total=64 * GIB, available=60 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "groups")
+    write(tmp_path, {"groups": groups, **files})
+    assert usable_cores() == 2
+    assert usable_memory() == (4 * GIB, 2 * GIB)
 
 
 @pytest.mark.parametrize("call", [discover, pick, lambda: launch(print)])

@@ -3,37 +3,45 @@
 import contextlib
 import functools
 import inspect
+import operator
 import os
 import reprlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import CourseError
 from ..pictures.live import LivePlot
+from ..style import NO_NUMBER, as_float
 from .wire import current
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# What other launchers call the number of processes.
-PROCESSES = ("nprocs", "num_processes", "nproc_per_node", "world_size")
+LONGEST = 1e9  # seconds, beyond which a limit is none: clocks do not count so far
+# Functions of which a call runs nothing yet: how Python marks them, what they are, what runs them.
+UNRUN = (
+    (inspect.CO_COROUTINE, "async", "asyncio.run({}(…))"),
+    (inspect.CO_GENERATOR, "a generator", "list({}(…))"),
+    (inspect.CO_ASYNC_GENERATOR, "an async generator", "asyncio.run(a_loop_over({}(…)))"),
+)
 # The first parameters of a function for `mp.spawn` and `xmp.spawn`, which pass it its rank.
 RANK = ("rank", "local_rank", "global_rank", "index", "gpu", "gpu_id", "proc_id", "process_id")
-SIZE = ("world_size", "size", "nprocs", "n_ranks", "num_ranks", "ngpus_per_node")
 
 
 def checked(launcher: Callable[P, R]) -> Callable[P, R]:
     """`launcher`, which refuses what ranks cannot be asked to do, and what may mean two things."""
     parameters = inspect.signature(launcher).parameters.values()
-    own = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
+    own = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
 
     @functools.wraps(launcher)
     def launch(function: Callable, *args: Any, **options: Any) -> R:
         check_place()
         check_live(options.get("live"))
         kwargs = {name: value for name, value in options.items() if name not in own}
-        check(function, args, kwargs, own & options.keys(), cores="cores" in own)
+        check(function, args, kwargs, options.keys() & own, own)
+        if "time_limit" in options:
+            options["time_limit"] = seconds(options["time_limit"])
         return launcher(function, *args, **options)  # ty: ignore[invalid-argument-type]
 
     return launch
@@ -57,80 +65,107 @@ def check_live(live: Any) -> None:
         raise CourseError(f'live={live!r}: give a plot of what ranks report, as LivePlot("loss").')
 
 
+def whole(count: Any) -> int:
+    """A whole number of Python, NumPy or torch; 0 for what is none."""
+    try:
+        return 0 if isinstance(count, bool) else operator.index(count)
+    except TypeError:
+        return 0
+
+
+def seconds(limit: Any) -> float | None:
+    """A time limit in seconds; None where there is none."""
+    try:
+        if limit is None or limit > LONGEST:
+            return None
+        if limit > 0 and not isinstance(limit, bool):
+            return as_float(limit)
+    except NO_NUMBER:
+        pass
+    raise CourseError(
+        f"time_limit={reprlib.repr(limit)}: give seconds, for example time_limit=600, of a "
+        "timedelta its total_seconds(), or None for no limit."
+    )
+
+
 def check(
-    function: Callable, args: tuple, kwargs: dict[str, Any], given: set[str], *, cores: bool = False
+    function: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    given: set[str],
+    own: Sequence[str] = ("ranks",),
 ) -> None:
     """Raise, in the notebook, what ranks would raise of the call.
 
     Args:
         given: the keywords of the launcher that were passed.
-        cores: whether it is `xla.launch`.
+        own: all that it has, first "ranks", or "cores" of `xla.launch`.
     """
     if not callable(function):
         raise CourseError(
             f"launch needs a function, and got {reprlib.repr(function)}. Give the function itself, "
             "and then what it is called with: launch(train, 10), not launch(train(10))."
         )
+    name = name_of(function)
+    launch = "xla.launch" if own[0] == "cores" else "launch"
+    inner = _innermost(function)
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+    for flag, kind, way in UNRUN:
+        if code is not None and code.co_flags & flag:
+            raise CourseError(
+                f"{name} is {kind}, and a call of it runs nothing yet: give a function that runs "
+                f"it, {launch}(lambda: {way.format(name)})."
+            )
     try:
         signature = inspect.signature(function)
     except ValueError:  # of a function in C, which does not tell
         return
-    name = name_of(function)
-    parameters = [*signature.parameters]
+    parameters = signature.parameters
+    first = next(iter(parameters), "")
 
-    for key in sorted(given & _open(function, signature, args)):
+    filled = {*getattr(function, "keywords", ())}  # of a partial
+    with contextlib.suppress(TypeError):  # too many, which is said below
+        filled |= signature.bind_partial(*args).arguments.keys()
+    for key in sorted(given & parameters.keys() - filled):
         raise CourseError(
             f"{key}= may be meant for launch or for {name}, which both know it. For {name}, write "
             f"launch(partial({name}, {key}=…), …), with functools.partial; for launch, give {name} "
             "its own by position."
         )
 
-    spawned = bool(parameters) and parameters[0] in RANK
-    if spawned and args:
+    rank = "xr.global_ordinal()" if own[0] == "cores" else "dist.get_rank()"
+    recipe = (
+        f"launch passes no rank: if {first} is meant as one, write "
+        f"{launch}(lambda *args: {name}({rank}, *args), …)."
+    )
+    if args and first in RANK:
         raise CourseError(
-            f"{name} would get {reprlib.repr(args[0])} as {parameters[0]}, the same in every rank. "
-            f"{_recipe(name, parameters, cores)} If it is meant so, give it by name: "
-            f"{parameters[0]}=…"
+            f"{name} would get {reprlib.repr(args[0])} as {first}, the same in every rank. "
+            f"{recipe} If it is meant so, give it by name: {first}=…"
         )
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         hint = ""
-        if spawned:
-            hint = f" {_recipe(name, parameters, cores)}"
-        elif "args" in kwargs:
-            hint = f" launch passes arguments on as they are: launch({name}, 1, 2), not args=(…)."
-        elif other := [key for key in PROCESSES if key in kwargs]:
-            hint = f" launch calls {other[0]}= {'cores' if cores else 'ranks'}=."
-        words = f"{name}{signature}"
-        raise CourseError(f"{words:.200} cannot be called like this: {error}.{hint}") from None
+        is_missing = str(error).startswith("missing")
+        if kwargs.keys() - parameters.keys() or tuple in map(type, args) or not is_missing:
+            hint = (
+                f" Give arguments as they are, in no tuple, and the number of {own[0]} by name: "
+                f"{launch}({name}, 1, 2, {own[0]}=4). Its own are {'=, '.join(own)}=."
+            )
+        elif first not in kwargs:
+            hint = f" {recipe}"
+        called = f"{name}{signature}"
+        raise CourseError(f"{called:.200} cannot be called like this: {error}.{hint}") from None
 
 
 def name_of(function: Any) -> str:
     """What a reader calls it; of a partial, the function's."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _innermost(function)
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _open(function: Callable, signature: inspect.Signature, args: tuple) -> set[str]:
-    """The parameters that neither a position nor a partial fills."""
-    filled: set[str] = set()
-    if isinstance(function, functools.partial):
-        filled = {*function.keywords}
-    with contextlib.suppress(TypeError):  # too many, which is said elsewhere
-        filled |= signature.bind_partial(*args).arguments.keys()
-    return signature.parameters.keys() - filled
-
-
-def _recipe(name: str, parameters: list[str], cores: bool) -> str:
-    """How a function is launched that was written for `mp.spawn`."""
-    passed = ["xr.global_ordinal()" if cores else "dist.get_rank()"]
-    if len(parameters) > 1 and parameters[1] in SIZE:
-        passed.append("xr.world_size()" if cores else "dist.get_world_size()")
-    launch = "xla.launch" if cores else "launch"
-    if len(parameters) == len(passed):
-        call = f"{launch}(lambda: {name}({', '.join(passed)}))"
-    else:
-        call = f"{launch}(lambda *args: {name}({', '.join(passed)}, *args), …)"
-    return f"launch passes no {parameters[0]}: write {call}."
+def _innermost(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function

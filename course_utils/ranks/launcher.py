@@ -11,7 +11,7 @@ from ..errors import CourseError, DeviceError
 from ..machine import default_backend, default_ranks, rank_accelerator, usable_cores
 from ..pictures.live import LivePlot
 from . import group, rank, state, values
-from .call import checked, name_of
+from .call import checked, name_of, whole
 from .run import Run
 from .supervisor import Supervisor, check_files, uninterrupted
 from .wire import Task
@@ -67,7 +67,7 @@ def launch(
             as other ranks; by default the accelerators where each rank gets its own, else the CPU.
         live: a `LivePlot` to draw what ranks `report()` while they run.
         time_limit: seconds until everything is ended and the ranks that did not finish are named;
-            None: no limit.
+            None or infinity: no limit.
         show: print what ranks print, each line with its rank.
         init_group: False leaves `torch.distributed.init_process_group()` to the function, for
             another group than that of all ranks over the device's backend.
@@ -124,7 +124,8 @@ def placement(ranks: int | None, device: str | torch.device | None) -> tuple[int
     kind, native_counts = rank_accelerator()
     if ranks is None:
         ranks = default_ranks(native_counts)
-    if not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS:
+    count = whole(ranks)
+    if not 1 <= count <= MOST_RANKS:
         raise CourseError(
             f"ranks={ranks!r}: give a whole number from 1 to {MOST_RANKS}, for example ranks=4"
         )
@@ -132,16 +133,16 @@ def placement(ranks: int | None, device: str | torch.device | None) -> tuple[int
     if device is not None:
         wanted = str(device)
     else:
-        wanted = kind if kind and ranks in native_counts else "cpu"
+        wanted = kind if kind and count in native_counts else "cpu"
     if wanted == "tpu" and tpus.is_open():
         if device is not None:
             raise DeviceError(f'device="tpu": {TPU_IN_USE}')
         print(f"The ranks run on the CPU: {TPU_IN_USE}")
         wanted = "cpu"
-    if wanted != "cpu" and (wanted != kind or ranks not in native_counts):
+    if wanted != "cpu" and (wanted != kind or count not in native_counts):
         others = ""
         if kind:
             counts = ", ".join(map(str, native_counts))
             others = f', or on "{kind}", one device each, if they are {counts}'
-        raise DeviceError(f'device="{device}": {ranks} ranks run on "cpu" here{others}.')
-    return ranks, wanted
+        raise DeviceError(f'device="{device}": {count} ranks run on "cpu" here{others}.')
+    return count, wanted

@@ -1,7 +1,9 @@
 """What a launch gives back."""
 
 from dataclasses import dataclass, field
+from typing import NoReturn
 
+from ..errors import CourseError
 from ..style import plural
 from ..timeline import Timeline
 
@@ -35,10 +37,31 @@ class Run:
     unit: str = "rank"
 
     def column(self, name: str, *, rank: int = 0) -> list[float]:
-        """The values that one rank reported under `name`, in order; none for an unknown name."""
+        """The values that one rank reported under `name`, in order.
+
+        Raises:
+            CourseError: no rank reported it; the message names what they reported.
+        """
+        names = set().union(*self.metrics)
+        if name not in names:
+            there = ", ".join(sorted(names)) or "nothing"
+            raise CourseError(f"no {self.unit} reported {name!r}; there is: {there}.")
         return [
             record[name] for record in self.metrics if record["rank"] == rank and name in record
         ]
+
+    def _is_no_list(self, *_: object) -> NoReturn:
+        raise TypeError("a Run is no list: what the function returned, by rank, is its .results")
+
+    __getitem__ = __len__ = _is_no_list  # the first also serves loops and `a, b = run`
+
+    def __bool__(self) -> bool:  # else Python asks for the length
+        return True
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"a Run has no {name}; what the function returned, by rank, is its .results"
+        )
 
     def __repr__(self) -> str:
         backend = self.backend or "init_group=False"

@@ -5,6 +5,7 @@ On an accelerator they are measured by events, because calls return before the w
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ class Recorder:
         """Record from now on; a mark is the time, or an event of the accelerator."""
         self.pid = os.getpid()
         self.mark: Callable[[], Any] = time.perf_counter
-        self.spans: list[tuple[str, Any, Any, str]] = []
+        self.spans: deque[tuple[str, Any, Any, str]] = deque()  # of all threads
         if device == "cpu":
             return
 
@@ -46,7 +47,7 @@ class Recorder:
         """
         if not self.pid:
             return []
-        spans, self.spans = self.spans, []
+        spans = [self.spans.popleft() for _ in range(len(self.spans))]
         if not spans or self.synchronize is None:
             return spans
         self.synchronize()

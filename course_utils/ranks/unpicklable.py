@@ -16,10 +16,15 @@ MAGIC = {
     "run_line_magic",
     "run_cell_magic",
 }  # what IPython calls for ! and %
+# Of a Queue, Lock, Event or Value of multiprocessing.
+SHARED = "which a process shares with its own children alone: give one of multiprocessing.Manager()"
 ADVICE = {  # by class
     "DTensor": "of which each rank has a part: give its full_tensor(), or of a model "
     "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))",
     "generator": "which goes on where it is: give list(…) of it",
+    "coroutine": "which has not run: give asyncio.run(…) of it",
+    "SemLock": SHARED,
+    "Arena": SHARED,
 }
 
 

@@ -21,6 +21,7 @@ import types
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import reduction
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
@@ -307,6 +308,8 @@ class Pickler(cloudpickle.CloudPickler):
 
         if has_magic(value):
             raise TypeError(f"{value.__name__} has a line with ! or %")
+        if isinstance(value, Connection):  # its number is another file's in a rank
+            raise TypeError("of this process alone: give a Queue of multiprocessing.Manager()")
         if wrapper := _module_of_wrapper(value):
             self.globals_ref.setdefault(id(value.__globals__), Namespace(wrapper))
         reduced: Any = super().reducer_override(value)

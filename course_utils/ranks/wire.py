@@ -6,8 +6,10 @@ then by process.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -97,8 +99,9 @@ class Session:
     started: float
     # Held by whoever writes, because a TPU's cores share a connection.
     lock: Any = field(default_factory=threading.Lock)
-    records: list[dict] = field(default_factory=list)
-    count: int = 0  # of all records
+    # Threads of the function report at the same time, while another one sends.
+    records: deque[dict] = field(default_factory=deque)
+    numbers: itertools.count = field(default_factory=itertools.count)  # of the records
     pid: int = field(default_factory=os.getpid)
 
     def send(self, message: Message, file: File | None = None) -> None:
@@ -117,7 +120,7 @@ class Session:
 
     def flush(self) -> None:
         with self.lock:  # taken and sent in one, because nobody hears what comes after the result
-            records, self.records = self.records, []
+            records = [self.records.popleft() for _ in range(len(self.records))]
             if records:
                 self.connection.send((self.rank, Metrics(records)))
 

@@ -14,7 +14,7 @@ from ..errors import CourseError
 from ..machine import usable_cores
 from ..pictures.live import LivePlot
 from ..ranks import state
-from ..ranks.call import checked
+from ..ranks.call import checked, whole
 from ..ranks.launcher import pack_call
 from ..ranks.run import Run
 from ..ranks.supervisor import Supervisor
@@ -83,24 +83,23 @@ def launch(
     _versions()
     real = _choose_device() == "TPU"
     there = _tpu_cores() if real else VIRTUAL_CORES
-    if cores is None:
-        cores = there
+    count = there if cores is None else whole(cores)
     possible = [there] if real else range(1, MOST_CORES + 1)
-    if cores not in possible:
+    if count not in possible:
         raise CourseError(
-            f"cores={cores}: there can be 1 to {MOST_CORES} virtual cores, or all of a TPU: leave "
-            "cores out. For virtual ones beside a TPU restart the kernel and call "
+            f"cores={cores!r}: there can be 1 to {MOST_CORES} virtual cores, or all of a TPU: "
+            "leave cores out. For virtual ones beside a TPU restart the kernel and call "
             'xla.setup(device="CPU").'
         )
 
     env = {"COURSE_DEVICE": "xla"}
     if not real:
-        env |= _virtual(cores)
+        env |= _virtual(count)
     parcel, file = pack_call(function, args, kwargs)
     task = Task(
         call=parcel,
         state=state.read(env),
-        ranks=cores,
+        ranks=count,
         device="xla",
         backend=core.SPMD if spmd else core.REPLICAS,
         threads=state.threads(int(usable_cores())),
@@ -110,9 +109,9 @@ def launch(
 
     where = "a TPU" if real else "XLA's CPU client"
     if spmd:
-        run = Run(1, f"{cores} devices of {where}", task.backend, unit="program")
+        run = Run(1, f"{count} devices of {where}", task.backend, unit="program")
     else:
-        run = Run(cores, where, task.backend, unit="core")
+        run = Run(count, where, task.backend, unit="core")
     everyone = [*range(run.ranks)]
     supervisor = Supervisor(run, core.main, [everyone], live=live, show=show)
     return supervisor.supervise(task, file, time_limit)

@@ -301,7 +301,7 @@ def test_shared_memory_of_the_notebook_stays_its_own(capfd):
     def use(name, removes):
         memory = SharedMemory(name=name)
         dist.barrier()
-        memory.buf[dist.get_rank()] = 7
+        memory.buf[dist.get_rank()] = 7  # ty: ignore[invalid-assignment]
         memory.close()
         if removes and dist.get_rank() == 0:
             memory.unlink()

@@ -2,7 +2,8 @@
 
 import multiprocessing as mp
 
-from course_utils.ranks import rank
+from course_utils import span
+from course_utils.ranks import rank, spans
 from course_utils.ranks.wire import Metrics, Session, Spans
 
 SPAN = ("forward", 0.0, 1.0, "compute")
@@ -18,3 +19,14 @@ def test_they_are_measured_before_an_exit_handler_ends_the_device(monkeypatch):
     rank.close(session, (Metrics([]), None), lambda: order.append("end"))
     assert order == ["spans", "end"]
     assert [type(here.recv()[1]) for _ in range(2)] == [Spans, Metrics]
+
+
+def test_none_is_lost_that_ends_while_others_are_sent(monkeypatch):
+    taken = []
+    recorder = spans.Recorder()
+    recorder.start_recording("cpu")
+    recorder.mark = lambda: taken.extend(recorder.take()) or 1.0
+    monkeypatch.setattr(spans, "recorder", recorder)
+    for _ in range(2):
+        span("forward").start().stop()
+    assert len(taken + recorder.take()) == 2

@@ -1,6 +1,7 @@
 """What travels between the notebook and its ranks: once, and as it was."""
 
 import functools
+import multiprocessing as mp
 import sqlite3
 import sys
 import threading
@@ -303,6 +304,17 @@ def _uses_a_trainer():
     return train
 
 
+SHARED = (
+    mp.Queue(),
+    mp.SimpleQueue(),
+    mp.Lock(),
+    mp.Event(),
+    mp.Value("i"),
+    mp.Pipe()[0],
+    mp.Pipe(),
+)
+
+
 def _uses_a_connection(connection):
     return lambda: connection.total_changes
 
@@ -314,6 +326,10 @@ def _uses_a_connection(connection):
         (_uses_a_connection(sqlite3.connect(":memory:")), (), "and connection is a sqlite3.Conn"),
         (print, (LOCK,), "argument 1 is a _thread.lock"),
         (print, ([1, (x for x in "a")],), r"argument 1\[1\] is a generator.*give list\(…\)"),
+        *(
+            (print, (one,), r"argument 1.* is a .*give .* of multiprocessing.Manager\(\)")
+            for one in SHARED
+        ),
     ],
 )
 def test_the_way_to_what_cannot_be_sent_is_named(function, args, words):
