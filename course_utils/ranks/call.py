@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from ..errors import CourseError
+from ..errors import CourseError, in_words
 from ..pictures.live import LivePlot
 from ..style import NO_NUMBER, as_float
 from .wire import current
@@ -36,13 +36,19 @@ def checked(launcher: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(launcher)
     def launch(function: Callable, *args: Any, **options: Any) -> R:
-        check_place()
-        check_live(options.get("live"))
-        kwargs = {name: value for name, value in options.items() if name not in own}
-        check(function, args, kwargs, options.keys() & own, own)
-        if "time_limit" in options:
-            options["time_limit"] = seconds(options["time_limit"])
-        return launcher(function, *args, **options)  # ty: ignore[invalid-argument-type]
+        try:
+            check_place()
+            check_live(options.get("live"))
+            kwargs = {name: value for name, value in options.items() if name not in own}
+            check(function, args, kwargs, options.keys() & own, own)
+            if "time_limit" in options:
+                options["time_limit"] = seconds(options["time_limit"])
+            return launcher(function, *args, **options)  # ty: ignore[invalid-argument-type]
+        except KeyboardInterrupt as error:
+            # IPython's hook; scripts see the usual traceback.
+            words = f"interrupted; every {own[0].removesuffix('s')} was ended."
+            error._render_traceback_ = functools.partial(in_words, error, words)  # ty: ignore
+            raise
 
     return launch
 

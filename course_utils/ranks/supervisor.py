@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from ..errors import CourseError, RankError, in_words
+from ..errors import CourseError, RankError
 from ..pictures.live import LivePlot
 from ..style import plural
 from ..timeline import Span, Timeline
@@ -114,12 +114,9 @@ class Supervisor:
             del file  # its memory is the ranks' from now on
             self._listen(end, limit)
             self._drain()
-        except KeyboardInterrupt as error:
+        except KeyboardInterrupt:
             with uninterrupted():
                 self._interrupt()
-            # IPython's hook; scripts see the usual traceback.
-            words = f"interrupted; every {self.run.unit} was ended."
-            error._render_traceback_ = partial(in_words, error, words)  # ty: ignore
             raise
         finally:
             with uninterrupted():
