@@ -23,10 +23,10 @@ def report(step: int | None = None, **values: Any) -> None:
         values: numbers or 0-d tensors by name; `rank` and `time` are added by themselves.
 
     Raises:
-        TypeError, ValueError, RuntimeError: a value is not one number, or its name is `rank` or
-            `time`.
+        CourseError: a value is not one number.
+        TypeError: its name is `rank` or `time`.
     """
-    record: dict[str, float] = {name: as_float(value) for name, value in values.items()}
+    record: dict[str, float] = {name: as_float(value, name) for name, value in values.items()}
     if (session := current()) is not None:
         step = session.count if step is None else int(as_float(step))
         session.count += 1
