@@ -8,7 +8,11 @@ beside it.
 import html
 import math
 import re
+import reprlib
+from functools import cache
 from typing import Any
+
+from .errors import CourseError
 
 ROLE = {
     "data": "#C060A8",
@@ -41,10 +45,9 @@ _WORDS = {
     "idle": "idle wait waiting bubble",
 }
 _ROLE_OF = {word: role for role, words in _WORDS.items() for word in words.split()}
-# What `as_float` raises where a value is not one number.
-NO_NUMBER = (TypeError, ValueError, OverflowError, RuntimeError)
 
 
+@cache
 def role_of(name: str) -> str:
     """Role of a span, by the first word that is known ("all-reduce 2" -> "communication")."""
     words = re.findall("all-to-all|[a-z]+", name.lower().replace("_", "-"))
@@ -71,11 +74,22 @@ def alt(text: str) -> str:
     return f'role="img" aria-label="{html.escape(text)}"'
 
 
-def as_float(value: Any) -> float:
-    """A number of Python, NumPy or torch as a float; what is none raises in its own words."""
-    if hasattr(value, "item"):  # float(tensor) would warn of its gradient
-        value = value.item()
-    return float(value)
+def as_float(value: Any, name: str = "value") -> float:
+    """A number of Python, NumPy or torch as a float, beyond the range of floats as inf or -inf.
+
+    Raises CourseError with this name where it is no number.
+    """
+    if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1:
+        value = value.item()  # float(tensor) would warn of its gradient
+    try:
+        return float(value)
+    except OverflowError:  # an int of Python
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError, RuntimeError):
+        raise CourseError(
+            f"{name}={reprlib.repr(value)} is no number: give one, as in {name}=0.5, or a tensor "
+            "of one element."
+        ) from None
 
 
 def number(value: float) -> str:

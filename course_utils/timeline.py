@@ -1,5 +1,7 @@
 """What every rank did and when: spans on one clock, and what can be read off them."""
 
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -39,7 +41,10 @@ class Timeline:
     def __init__(self, spans: Iterable[Span], *, title: str = "") -> None:
         self.title = title
         self.spans = tuple(sorted(spans, key=lambda s: (s.start, s.rank, s.end)))
-        self.ranks = tuple(sorted({s.rank for s in self.spans}))
+        self.by_rank: dict[int, list[Span]] = defaultdict(list)
+        for s in self.spans:
+            self.by_rank[s.rank].append(s)
+        self.ranks = tuple(sorted(self.by_rank))
         self.start = self.spans[0].start if self.spans else 0.0
         self.end = max((s.end for s in self.spans), default=0.0)
         self.seconds = self.end - self.start
@@ -79,14 +84,21 @@ class Timeline:
         What goes on inside a span is cut out of it, as on a CPU an all-gather out of the forward
         that waits for it.
         """
+        lanes = defaultdict(list)
+        for s in self.spans:
+            lanes[s.rank, s.lane].append(s)
+
         pieces = []
-        for outer in self.spans:
-            at = outer.start
-            for inner in self.spans:
-                if _inside(inner, outer):
-                    pieces.append(replace(outer, start=at, end=max(at, inner.start)))
-                    at = max(at, inner.end)
-            pieces.append(replace(outer, start=at))
+        for lane in lanes.values():
+            starts = [s.start for s in lane]
+            for outer in lane:
+                at = outer.start
+                begin, end = bisect_left(starts, at), bisect_right(starts, outer.end)
+                for inner in lane[begin:end]:
+                    if inner.end <= outer.end and inner.seconds < outer.seconds:
+                        pieces.append(replace(outer, start=at, end=max(at, inner.start)))
+                        at = max(at, inner.end)
+                pieces.append(replace(outer, start=at))
         return self._of(pieces)
 
     def busy(self, rank: int, *lanes: str) -> float:
@@ -94,8 +106,8 @@ class Timeline:
         lanes = lanes or ("compute",)
         busy = 0.0
         until = float("-inf")
-        for s in self.spans:
-            if s.rank == rank and s.lane in lanes and s.role != "idle":
+        for s in self.by_rank.get(rank, ()):
+            if s.lane in lanes and s.role != "idle":
                 busy += max(0.0, s.end - max(s.start, until))
                 until = max(until, s.end)
         return busy
@@ -114,9 +126,3 @@ class Timeline:
         if not whole:
             return 0.0
         return 1 - sum(map(self.busy, self.ranks)) / whole
-
-
-def _inside(inner: Span, outer: Span) -> bool:
-    same_lane = (inner.rank, inner.lane) == (outer.rank, outer.lane)
-    within = outer.start <= inner.start <= inner.end <= outer.end
-    return same_lane and within and inner.seconds < outer.seconds

@@ -1,4 +1,5 @@
 import itertools
+import math
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -57,6 +58,11 @@ def test_role_of_a_span_by_its_name():
         "all of it": "other",
     }
     assert {name: style.role_of(name) for name in said} == said
+
+
+def test_a_number_beyond_the_range_of_floats_is_infinite():
+    assert [style.as_float(sign * 10**400) for sign in (1, -1)] == [math.inf, -math.inf]
+    assert style.as_float(np.ones((1, 1))) == 1
 
 
 def test_durations_and_sizes_as_one_reads_them():

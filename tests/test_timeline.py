@@ -75,4 +75,6 @@ def test_flat_cuts_inner_work_out_of_what_is_around_it():
         (0, "all-gather", 3, 4),
         (0, "forward", 4, 5),
     ]
+    calls = [Span(0, "a", i, i + 1) for i in range(20_000)]
+    assert len(Timeline([*calls, Span(0, "step", 0, 20_001)]).flat().spans) == 20_001
     assert (flat.title, Timeline(flat.spans).flat().spans) == ("t", flat.spans)

@@ -8,11 +8,13 @@ value is not finite, or has no logarithm, and begins anew where x goes back.
 
 import html
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import style
+from ..style import as_float
 from .picture import FONTS, Picture, sheet, to_png
 
 Panel = Mapping[int | str, tuple[Sequence[float], Sequence[float]]]
@@ -24,6 +26,7 @@ Look = tuple[str, str]  # colour, dashes
 
 POINTS = 240  # drawn of a series: more than a panel has pixels adds nothing
 HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 226, 26, 40, 50, 70  # of a panel, px
+LIMIT = sys.float_info.max
 HIGH = HEIGHT - TOP - BOTTOM  # of what the curves are drawn in, px
 GAP, LINE = 4, 20  # between panels; height of a line of text above and below them, px
 GRID = f'stroke="currentColor" stroke-opacity="{style.GRID}"'
@@ -85,7 +88,7 @@ class Drawing:
         sides = {"start": "left", "middle": "center", "end": "right"}
         for x, y, text, anchor, bold in self.texts:
             weight = "bold" if bold else "normal"
-            page.text(x, y, text, ha=sides[anchor], fontweight=weight, **FONTS)
+            page.text(x, y, " ".join(text.split()), ha=sides[anchor], fontweight=weight, **FONTS)
         return to_png(page.figure)
 
 
@@ -103,11 +106,13 @@ class Axis:
     length: float = 1  # negative where it goes up
 
     def at(self, value: float) -> float:
-        """Where this value lies, in px."""
+        """Where this value lies, in px: at an end if it is beyond it."""
+        low, high = self.low, self.high
+        value = min(high, max(low, value))
         if self.log:
-            share = math.log(value / self.low) / math.log(self.high / self.low)
-        else:
-            share = (value - self.low) / (self.high - self.low)
+            low, value, high = map(math.log10, (low, value, high))
+        # In halves, because the distance of two floats may be none.
+        share = (value / 2 - low / 2) / (high / 2 - low / 2)
         return self.start + self.length * share
 
 
@@ -117,21 +122,22 @@ def axis(values: Sequence[float], *, log: bool, tight: bool = False) -> Axis:
     tight: it goes no further than the values do, unless it is logarithmic. Whole values get no
         fractions.
     """
-    low, high = min(values), max(values)
-    if high - low <= 1e-9 * max(abs(low), abs(high)):  # they are all one value
+    low, high = min(*values, 0.95 * LIMIT), max(values)
+    if high - low <= max(1e-300, 1e-9 * max(abs(low), abs(high))):  # they are all one value
         margin = max(1, 1e-6 * abs(low))
         if log:
-            low, high = low / 2, high * 2
+            low, high = low / 2 or low, high * 2
         elif tight:
             high += margin
         else:
             low, high = low - margin, high + margin
+    low, high = max(low, -LIMIT), min(high, LIMIT)
 
     whole = all(float(value).is_integer() for value in values)
     marks = _log_marks(low, high) if log else _marks(low, high, whole=whole)
     every = math.ceil(len(marks) / 9)
     if log or not tight:
-        low, high = marks[0], marks[-1]
+        low, high = min(low, marks[0]), max(high, marks[-1])
     marks = [mark for mark in marks if low <= mark <= high][::every]
 
     texts = {mark: style.number(mark) for mark in marks}
@@ -142,23 +148,25 @@ def axis(values: Sequence[float], *, log: bool, tight: bool = False) -> Axis:
 
 def _marks(low: float, high: float, *, whole: bool) -> list[float]:
     """Round numbers at equal distances, from one at or below `low` to one at or above `high`."""
-    fifth = (high - low) / 5
+    fifth = (high / 2 - low / 2) / 2.5  # their distance may be no float
     power = 10.0 ** math.floor(math.log10(fifth))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= 0.999999 * fifth)
     if whole:
         step = max(step, 1)
     first = math.floor(low / step + 1e-9)
     last = math.ceil(high / step - 1e-9)
-    return [i * step for i in range(first, last + 1)]
+    marks = [i * step for i in range(first, last + 1)]
+    return [mark for mark in marks if abs(mark) <= LIMIT]
 
 
 def _log_marks(low: float, high: float) -> list[float]:
     """Powers of ten, of few decades their double and fivefold, too."""
     factors = (1, 2, 5) if high < 300 * low else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    marks = [factor * 10.0**power for power in powers for factor in factors]
-    first = max(mark for mark in marks if mark <= low * 1.000001)
-    last = min(mark for mark in marks if mark >= high * 0.999999)
+    marks = [float(f"{factor}e{power}") for power in powers for factor in factors]
+    marks = [mark for mark in marks if 0 < mark <= LIMIT]
+    first = max([mark for mark in marks if mark <= low * 1.000001], default=low)
+    last = min([mark for mark in marks if mark >= high * 0.999999], default=high)
     return [mark for mark in marks if first <= mark <= last]
 
 
@@ -171,8 +179,9 @@ def pieces(
     found: Series = []
     before = math.inf
     for i in _thinned(ys):
-        x, y = xs[i], ys[i]
-        if not math.isfinite(y) or (log_x and x <= 0) or (log_y and y <= 0):
+        x, y = as_float(xs[i]), as_float(ys[i])
+        lost = not (math.isfinite(x) and math.isfinite(y))
+        if lost or (log_x and x <= 0) or (log_y and y <= 0):
             before = math.inf
             continue
         if x < before:
@@ -188,7 +197,7 @@ def _thinned(ys: Sequence[float]) -> Iterable[int]:
     if n <= POINTS:
         return range(n)
 
-    size = [math.inf if math.isnan(y) else y for y in ys].__getitem__  # a gap has to show
+    size = [math.inf if y != y else y for y in ys].__getitem__  # a gap has to show
     chosen = {0, n - 1}
     for k in range(stretches):
         stretch = range(k * n // stretches, (k + 1) * n // stretches)
@@ -223,7 +232,7 @@ def draw(
         for name, panel in panels.items()
     }
     xs = [x for panel in drawn.values() for x, _ in _every_point(panel)]
-    if total:
+    if total and 0 < total <= LIMIT:
         xs.append(total)
     across = axis(xs or [1], log=log_x, tight=True)
 
@@ -243,7 +252,9 @@ def draw(
         top = down + i // columns * (HEIGHT + GAP) + TOP
         x_axis = replace(across, start=left, length=each - LEFT - right)
         y_axis = replace(axis(ys, log=logs[name]), start=top + HIGH, length=-HIGH)
-        _draw_axes(drawing, x_axis, y_axis, name, x_title)
+        most = each // 8  # letters
+        heading = name if len(name) <= most else f"{name[: most - 1]}…"
+        _draw_axes(drawing, x_axis, y_axis, heading, x_title)
         _draw_phases(drawing, phases or {}, x_axis, top)
 
         placed = {
@@ -323,7 +334,7 @@ def _ends(
         xs, ys = panel[key]
         if not named and x_axis.at(furthest) - x_axis.at(xs[-1]) >= RIGHT:
             continue  # a line that ends among others has no value there
-        text = str(key) if named else style.number(ys[-1])
+        text = str(key) if named else style.number(as_float(ys[-1]))
         ends.setdefault(text, (*series[-1][-1], looks[key][0]))
 
     if len(ends) > 4 and not named:

@@ -2,7 +2,7 @@
 without trust.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from .picture import FONTS, LINE, Picture, blank, to_png, write_around
 LEFT, RIGHT, HEAD, FOOT = 60, 26, 22, 60
 # Px of a rank's compute lane, of all others together, and below a rank.
 HIGH, THIN, GAP = 20, 9, 7
+CELL = 4  # px of a row in which what is narrower than one is merged
 # Colours of a pipeline's boxes: of a rank's first chunk of the model, and, paler, of the next.
 SHADES = {
     "forward": (style.ROLE["forward"], "#99C7E0"),
@@ -77,7 +78,7 @@ def gantt(timeline: Timeline) -> Picture:
 
 def _boxes(timeline: Timeline, rank: int, top: float) -> list[Box]:
     """The boxes of one rank: of its compute lane, and, thin, of all others."""
-    mine = [s for s in timeline.spans if s.rank == rank]
+    mine = timeline.by_rank[rank]
     boxes = [
         Box(s.start - timeline.start, s.seconds, top, HIGH, *LOOKS[s.role], s.name)
         for s in mine
@@ -219,7 +220,8 @@ def _draw(ax: Any, boxes: list[Box], px: float) -> None:
     """The boxes of a panel, with the texts that fit; `px`: pixels a second."""
     from matplotlib.collections import PolyCollection
 
-    boxes = sorted(boxes, key=lambda box: -box.wide)  # what is inside another lies on top
+    wide = sorted((box for box in boxes if box.wide * px >= 1), key=lambda box: -box.wide)
+    boxes = wide + _merged(boxes, px)  # what is inside another lies on top
     corners = []
     for box in boxes:
         seam = 0.9 / px if box.wide * px > 4 else 0  # to the next box
@@ -235,12 +237,30 @@ def _draw(ax: Any, boxes: list[Box], px: float) -> None:
                 va="center_baseline",
                 color=style.GREY if box.fill == "none" else style.ink(box.fill),
                 fontsize=style.SMALL * 0.72,
-                parse_math=False,
             )
 
     # One collection: an artist for each box would take matplotlib minutes.
     fills, edges = [box.fill for box in boxes], [box.edge for box in boxes]
     ax.add_collection(PolyCollection(corners, fc=fills, ec=edges, lw=0.7))
+
+
+def _merged(boxes: list[Box], px: float) -> list[Box]:
+    """Of what is narrower than a pixel a box for each look in a cell, as wide as all together."""
+    cells = defaultdict(list)
+    for box in boxes:
+        if 0 < box.wide * px < 1:
+            cells[int(box.left * px / CELL), box.top].append(box)
+
+    merged = []
+    for cell in cells.values():
+        left, looks = cell[0].left, Counter()
+        for box in cell:
+            looks[box[2:6]] += box.wide  # without its text
+        share = min(1, CELL / px / looks.total())  # they may overlap
+        for look, wide in looks.items():
+            merged.append(Box(left, wide * share, *look))
+            left += wide * share
+    return merged
 
 
 # How the last line of a cell draws a timeline.

@@ -24,6 +24,7 @@ from .display import Display, display_of, shell
 from .picture import png_metadata
 
 SHORTEST = 0.25  # seconds between two frames
+PANELS = 16  # drawn at most: more take seconds, and nobody looks at all of them
 SHARE = 0.015  # of one core's time that drawing may take
 LINE = f"font:{style.TEXT}px {style.FONT};padding:3px 8px;font-variant-numeric:tabular-nums"
 
@@ -32,7 +33,8 @@ class LivePlot:
     """Curves by metric and rank. Give it values with `update`, or hand it to `live` or to `launch`.
 
     Args:
-        names: a panel each, in this order; without names, a panel for every metric that comes.
+        names: a panel each, in this order; without names, a panel for every metric that comes. The
+            first 16 are drawn.
         title: a line above the panels.
         total: the number of steps there will be, for the x axis and the time left.
         mean: of all ranks draw the mean, the highest and the lowest value, not a curve each.
@@ -67,6 +69,7 @@ class LivePlot:
             if lasts := [ys[-1] for _, ys in series.values()]:
                 ends = dict.fromkeys(map(style.number, (min(lasts), max(lasts))))
                 parts.append(f"{name} {' to '.join(ends)}")
+        parts += self._more()
         return f"{self.title or 'curves'}: {', '.join(parts) or 'no values'}"
 
     def update(self, step: float | None = None, **values: float) -> None:
@@ -74,7 +77,7 @@ class LivePlot:
         frame is due.
 
         Between frames this takes microseconds, plus the wait for a tensor. What is no number
-        raises, as `float` does.
+        raises CourseError.
         """
         if not self._open:
             self._start()
@@ -105,13 +108,14 @@ class LivePlot:
     def _take(self, rank: int, step: float | None, values: dict[str, Any]) -> None:
         """Add these values of `rank`, all of them or, with an error, none."""
         if type(step) is not int:
-            step = self._next.get(rank, 0) if step is None else as_float(step)
-        numbers = {name: as_float(value) for name, value in values.items()}
+            step = self._next.get(rank, 0) if step is None else as_float(step, "step")
+        numbers = {name: as_float(value, name) for name, value in values.items()}
         for name, value in numbers.items():
             xs, ys = self.data.setdefault(name, {}).setdefault(rank, ([], []))
             xs.append(step)
             ys.append(value)
-        self._next[rank] = step + 1
+        if abs(step) < 2**63:  # one can count from it
+            self._next[rank] = step + 1
         self._news = True
 
     def follow(self, folder: str | os.PathLike, *, until: Iterable[subprocess.Popen] = ()) -> None:
@@ -209,10 +213,16 @@ class LivePlot:
             warnings.warn(f"the live plot was not drawn: {error!r}", stacklevel=2)
 
     def _panels(self) -> curves.Panels:
-        panels: dict[str, Any] = {name: self.data.get(name, {}) for name in self.names or self.data}
+        names = [*(self.names or self.data)][:PANELS]
+        panels: dict[str, Any] = {name: self.data.get(name, {}) for name in names}
         if self.mean:
             panels = {name: _mean(series, self._unit) for name, series in panels.items()}
         return panels
+
+    def _more(self) -> list[str]:
+        """What says how many metrics have no panel."""
+        more = len(self.names or self.data) - PANELS
+        return [f"{more} more in plot.data and run.metrics"] if more > 0 else []
 
     def _progress(self, now: float) -> str:
         """Items, rate, and the time left; at the end the time it took."""
@@ -227,8 +237,9 @@ class LivePlot:
         if not self._open:
             parts.append(f"took {style.duration(seconds, 2)}")
         elif done and total:
-            parts.append(f"{style.duration(max(0, total - done) * seconds / done, 2)} left")
-        return " · ".join(parts)
+            left = max(0, as_float(total) - done) * seconds / done
+            parts.append(f"{style.duration(left, 2)} left")
+        return " · ".join(parts + self._more())
 
 
 def _mean(series: dict[int, tuple[list, list]], unit: str) -> dict[str, tuple[list, list]]:

@@ -10,15 +10,26 @@ import html
 import io
 import json
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import style
 
-# Of a PNG's text: px at 100 dpi -> points; and a "$" in it is one.
-FONTS: dict[str, Any] = {"color": style.GREY, "fontsize": style.TEXT * 0.72, "parse_math": False}
+# Of a PNG's text: px at 100 dpi -> points.
+FONTS: dict[str, Any] = {"color": style.GREY, "fontsize": style.TEXT * 0.72}
 HEADING = FONTS | {"fontsize": 9.7, "fontweight": "bold"}
+# Fonts that are used where they are installed and the first has no glyph.
+FALLBACKS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Microsoft YaHei",
+    "Hiragino Sans GB",
+    "Arial Unicode MS",
+    "Noto Emoji",
+    "Segoe UI Emoji",
+)
 LINE = 18  # px of a line of it above or below a chart
 
 
@@ -145,9 +156,19 @@ def to_png(figure: Any) -> bytes:
     """The bytes of a figure that `blank` made; in 255 colours, which are enough, they are a quarter
     of the size.
     """
+    from matplotlib.font_manager import fontManager
+    from matplotlib.text import Text
     from PIL import Image  # comes with matplotlib
 
+    installed = fontManager.get_font_names()
+    fallbacks = [name for name in FALLBACKS if name in installed]
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a "$" is one
+        text.set_fontfamily([*text.get_fontfamily(), *fallbacks])
+
     full, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(full, format="png", transparent=True)
+    with warnings.catch_warnings():  # where no font has a glyph there is a box
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(full, format="png", transparent=True)
     Image.open(full).quantize(255).save(small, format="png", optimize=True)
     return small.getvalue()

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..errors import CourseError, in_words
 from ..pictures.live import LivePlot
-from ..style import NO_NUMBER, as_float
+from ..style import as_float
 from .wire import current
 
 P = ParamSpec("P")
@@ -86,7 +86,7 @@ def seconds(limit: Any) -> float | None:
             return None
         if limit > 0 and not isinstance(limit, bool):
             return as_float(limit)
-    except NO_NUMBER:
+    except (CourseError, TypeError, ValueError, RuntimeError):  # it is not compared to a number
         pass
     raise CourseError(
         f"time_limit={reprlib.repr(limit)}: give seconds, for example time_limit=600, of a "

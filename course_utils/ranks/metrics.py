@@ -10,8 +10,13 @@ import time
 from typing import Any
 
 from ..errors import CourseError
-from ..style import NO_NUMBER, as_float
+from ..style import as_float
 from .wire import current
+
+WRITE = (
+    "A step is one whole number, and a value has a name: report(loss=0.5), report(10, loss=0.5), "
+    "of a dict report(**values)."
+)
 
 
 def report(*first: int | None, step: int | None = None, **values: Any) -> None:
@@ -28,38 +33,36 @@ def report(*first: int | None, step: int | None = None, **values: Any) -> None:
         CourseError: a value is not one number, or its name is `rank` or `time`; the message says
             what to write.
     """
-    record: dict[str, Any] = {"rank": None, "time": None, "step": None}
-    name, value = "step", first
-    try:
-        if first:
-            [step] = first if step is None else (*first, step)
-        if step is not None:
-            value = step
-            record["step"] = int(step)
-            if step != record["step"] or not (values or isinstance(step, int)):
-                raise ValueError
-        for name, value in values.items():
-            if name in record:
-                raise ValueError
-            record[name] = as_float(value)
-    except NO_NUMBER as error:
-        if isinstance(error, RuntimeError) and "to Scalar" not in str(error):
-            raise  # a device has failed
-        raise CourseError(
-            f"report got {name}={reprlib.repr(value)}. A step is one whole number; each value is "
-            "one number that fits a float, under a name that is not rank or time: "
-            "report(loss=0.5), of a dict report(**values)."
-        ) from None
+    if first:
+        if len(first) > 1 or step is not None:
+            raise CourseError(f"report got {reprlib.repr(first)} without a name. {WRITE}")
+        [step] = first
+    if step is not None:
+        step = _whole(step, alone=not values)
+    for name in ("rank", "time"):
+        if name in values:
+            raise CourseError(f"report got {name}=, which each record has by itself. {WRITE}")
+    record: dict[str, Any] = {name: as_float(value, name) for name, value in values.items()}
 
     session = current()
     if session is not None:
         number = next(session.numbers)
         if step is None:
-            record["step"] = number
-        record["rank"] = session.rank
-        record["time"] = time.perf_counter() - session.started
-        session.records.append(record)
+            step = number
+        seconds = time.perf_counter() - session.started
+        session.records.append(dict(rank=session.rank, time=seconds, step=step, **record))
     elif "TORCHELASTIC_RUN_ID" in os.environ and "COURSE_DEVICE" not in os.environ:
         from .. import dist_utils  # which imports torch
 
         dist_utils.report(step, **values)
+
+
+def _whole(step: Any, *, alone: bool) -> int:
+    """A step; `alone`: no value is reported with it, so that 0.5 may be a loss without its name."""
+    try:
+        number = int(step)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number = None
+    if number is None or number != step or (alone and not isinstance(step, int)):
+        raise CourseError(f"report got {reprlib.repr(step)} as a step. {WRITE}")
+    return number

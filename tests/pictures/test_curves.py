@@ -5,15 +5,18 @@ can be read.
 import itertools
 import math
 import re
+import sys
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from course_utils import pictures
+from course_utils import Span, Timeline, pictures
+from course_utils.pictures import picture
 from course_utils.pictures.curves import POINTS, axis, draw, pieces
 
-NAN, INF = math.nan, math.inf
-
+NAN, INF, MOST = math.nan, math.inf, sys.float_info.max
+NASTY = [NAN, INF, -INF, MOST, -MOST, 1.7e308, 1e300, -1e300, 5e-324, -5e-324, 1e-310, 0.0, 1.0]
+NASTY += [10**400, -(10**400)]
 
 POSITIVE = [(0.013, 2.31), (2.3012, 2.3026), (5, 5), (32, 1024), (1e-9, 1e12), (2, 1e30)]
 OTHERS = [(0, 1), (-3, 7), (0, 1e-7), (0, 0), (-1e300, -1e300)]
@@ -86,6 +89,47 @@ def test_odd_series_still_draw(series, log):
     )
     assert picture.png.startswith(b"\x89PNG"), "a dollar begins no formula"
     assert picture._repr_png_()[1] == {"width": 560, "alt": "costs $\\bad: x"}
+
+
+@pytest.mark.parametrize(("log_x", "log_y"), [*itertools.product([False, True], repeat=2)])
+def test_values_of_any_size_are_drawn_inside_the_picture_beside_good_ones(log_x, log_y):
+    good = {0: ([0, 1, 2], [3.0, 2.0, 1.0])}
+    for odd in [[value] for value in NASTY] + [*itertools.permutations(NASTY, 2)] + [NASTY * 20]:
+        count = [*range(len(odd))]
+        for xs, ys in ((odd, count), (count, odd), (odd, odd)):
+            panels = {"odd": {0: (xs, ys)}, "rate/s": {0: (xs, ys), 1: good[0]}, "good": good}
+            drawing = draw(panels, total=odd[0], log_x=log_x, log_y=log_y)
+            points = [point for line, *_ in drawing.lines for point in line]
+            points += [(x, y) for x, y, *_ in drawing.texts]
+            assert all(0 <= x <= drawing.width for x, _ in points), (xs, ys)
+            assert all(0 <= y <= drawing.height for _, y in points), (xs, ys)
+    assert drawing.png().startswith(b"\x89PNG")
+
+
+def test_an_axis_to_the_limits_of_floats_keeps_proportions():
+    assert [axis([-MOST, MOST], log=False).at(x) for x in (-MOST, 0, MOST)] == [0, 0.5, 1]
+    whole = axis([5e-324, MOST], log=True)
+    assert [whole.at(x) for x in (5e-324, 5e-8, MOST)] == pytest.approx([0, 0.5, 1], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "name", ["损失", "ロス", "الخسارة", "🔥", "$\\bad$", "_a", "a\nb", "", "x" * 300]
+)
+def test_names_in_any_script_are_drawn_without_a_warning(name, recwarn):
+    lines = {name: ([0, 1], [0.0, 1.0]), "other": ([0, 1], [1.0, 2.0])}
+    drawing = draw({name: lines, "m": {}, "n": {}}, title=name, foot=name, phases={name: 0})
+    assert name == "" or f"{name[:30]}" in "".join(text for *_, text, _, _ in drawing.texts)
+    assert drawing.png().startswith(b"\x89PNG")
+    timeline = Timeline([Span(0, name, 0, 1), Span(0, "forward", 1, 2, name)], title=name)
+    assert pictures.gantt(timeline).png.startswith(b"\x89PNG")
+    assert not recwarn.list
+
+
+def test_a_font_that_is_installed_is_used_for_what_the_first_has_no_glyph_for(monkeypatch):
+    drawing = draw({"\ufb00 \ue000": {}})  # of the private area, which STIX has letters in
+    without = drawing.png()
+    monkeypatch.setattr(picture, "FALLBACKS", ("no such font", "STIXNonUnicode"))
+    assert drawing.png() != without
 
 
 def test_last_values_stand_at_the_ends_of_lines_and_not_on_each_other():

@@ -4,12 +4,15 @@ whatever happens.
 
 import contextlib
 import gc
+import itertools
+import math
+import re
 import types
 
 import pytest
 import torch
 
-from course_utils import LivePlot, live
+from course_utils import CourseError, LivePlot, live
 from course_utils.pictures import live as module
 
 
@@ -145,11 +148,38 @@ def test_values_are_taken_by_metric_all_of_a_record_or_none(clock):
     plot.update(loss=1)
     plot.update(loss=torch.tensor(2.0, requires_grad=True), accuracy=0.5)
     plot.update(torch.tensor(7), loss=3)
-    for value in ("high", None, [1.0], {}, 1j, object()):
-        with pytest.raises((TypeError, ValueError)):
+    for value in ("high", None, [1.0], {}, 1j, object(), torch.zeros(2)):
+        with pytest.raises(
+            CourseError, match=r"loss=.* is no number: give one, as in loss=0.5, or"
+        ):
             plot.update(0, accuracy=1.0, loss=value)
     assert plot.data == {"loss": {0: ([0, 1, 7], [1.0, 2.0, 3.0])}, "accuracy": {0: ([1], [0.5])}}
     assert repr(plot) == "curves: loss 3"
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, 1.7e308, -1e300, 10**400, -5])
+def test_steps_totals_and_values_of_any_size_end_in_a_picture(notebook, clock, odd):
+    for total, mean in itertools.product((None, odd), (False, True)):
+        plot = LivePlot(total=total, mean=mean)
+        for step, value in ((0, 1.0), (odd, odd), (None, 1), (3, -odd)):
+            plot.update(step, loss=value, good=1.0)
+            clock.now += 10
+        plot.close()
+        assert notebook.kinds[-1] == ["text/html"] * 5 + ["image/png"]
+        assert len(plot.data["good"][0][1]) == 4
+
+
+def test_of_many_metrics_the_first_have_panels_and_the_line_says_how_many_have_none(
+    notebook, clock
+):
+    for names in ([], [f"m{i}" for i in range(200)]):
+        plot = LivePlot(*names)
+        plot.update(**{f"m{i}": i for i in range(200)})
+        (bundle, _) = notebook.displays[-1][-1]
+        assert re.findall(r">(m\d+)<", bundle["text/html"]) == [f"m{i}" for i in range(16)]
+        assert "184 more in plot.data and run.metrics</div>" in bundle["text/html"]
+        assert "m15 15, 184 more in" in repr(plot)
+        assert len(plot.data) == 200
 
 
 def test_records_of_eight_ranks(notebook, clock):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 
 import pytest
 from matplotlib.colors import to_hex
@@ -44,6 +45,26 @@ def test_gantt_is_a_png_of_the_full_width_with_a_text_and_a_legend(figures):
     assert legend(figure) == ["forward", "backward", "communication"]
     colors = figure.axes[0].collections[0].get_facecolor()
     assert {to_hex(color).upper() for color in colors} == {ROLE[role] for role in legend(figure)}
+
+
+def test_what_is_narrower_than_a_pixel_is_merged_and_keeps_its_share(figures):
+    work = [("forward", 0, 0.3), ("backward", 0.3, 0.9), ("forward", 0.1, 0.2)]
+    spans = [Span(0, name, i + a, i + b) for i in range(10_000) for name, a, b in work[:2]]
+    spans.append(Span(0, "optimizer", 20_000, 20_000 + 1))  # alone in its pixel: it stays there
+    nested = [Span(1, f"send {i}", 0, 1e-3 * i) for i in range(10_000)]
+    pictures.gantt(Timeline([*spans, *nested, Span(2, "forward", 0, 40_000)]))
+    shapes = figures[0].axes[0].collections[0]
+    wide, at = Counter(), {}
+    for path, color in zip(shapes.get_paths(), shapes.get_facecolor(), strict=True):
+        left, right = path.vertices[0, 0], path.vertices[1, 0]
+        assert right <= 40_000
+        wide[to_hex(color).upper()] += right - left
+        at[to_hex(color).upper()] = left
+    assert len(shapes.get_paths()) < 1000
+    assert wide[ROLE["backward"]] == pytest.approx(6000)
+    assert wide[ROLE["forward"]] == pytest.approx(3000 + 40_000, rel=0.01)
+    assert wide[ROLE["communication"]] < 300, "what lies on each other is not put side by side"
+    assert at[ROLE["optimizer"]] == 20_000
 
 
 def test_overlapping_spans_of_a_thin_lane_lie_one_above_the_other(figures):

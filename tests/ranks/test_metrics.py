@@ -1,6 +1,7 @@
 """What `report` takes, what it refuses in words, and that nothing of it is lost."""
 
 import multiprocessing as mp
+import re
 import warnings
 from decimal import Decimal
 from fractions import Fraction
@@ -24,28 +25,28 @@ def session(monkeypatch):
 @pytest.mark.parametrize(
     ("args", "values", "got"),
     [
-        (({"loss": 1.0},), {}, "step={'loss': 1.0}"),
-        (({"loss": 1.0},), {"step": 3}, r"step=\({'loss': 1.0},\)"),
-        (("loss", 1.0), {}, r"step=\('loss', 1.0\)"),
-        (("loss",), {}, "step='loss'"),
-        ((1.0,), {}, "step=1.0"),
-        ((torch.tensor(2.0),), {}, r"step=tensor\(2.\)"),
-        ((0.5,), {"loss": 1.0}, "step=0.5"),
-        ((), {"step": float("nan"), "loss": 1.0}, "step=nan"),
-        ((), {"time": 3.0}, "time=3.0"),
-        ((), {"rank": 0}, "rank=0"),
+        (({"loss": 1.0},), {}, "report got {'loss': 1.0} as a step. "),
+        (({"loss": 1.0},), {"step": 3}, "report got ({'loss': 1.0},) without a name. "),
+        (("loss", 1.0), {}, "report got ('loss', 1.0) without a name. "),
+        (("loss",), {}, "report got 'loss' as a step. "),
+        ((1.0,), {}, "report got 1.0 as a step. "),
+        ((torch.tensor(2.0),), {}, "report got tensor(2.) as a step. "),
+        ((0.5,), {"loss": 1.0}, "report got 0.5 as a step. "),
+        ((), {"step": float("nan"), "loss": 1.0}, "report got nan as a step. "),
+        ((), {"time": 3.0}, "report got time=, which each record has by itself. "),
+        ((), {"rank": 0}, "report got rank=, which each record has by itself. "),
+        ((), {"phase": "train"}, "phase='train' is no number: give one, as in phase=0.5, "),
         *(
-            ((), {"loss": value}, "loss=")
-            for value in ("train", None, [1, 2], np.ones(2), torch.ones(2), 1j, torch.tensor(1j))
+            ((), {"loss": value}, "is no number: give one, as in loss=0.5, or a tensor of one")
+            for value in (None, [1, 2], np.ones(2), torch.ones(2), 1j, torch.tensor(1j))
         ),
-        ((), {"lr": 0.1, "count": 10**400}, "count=1000"),
     ],
 )
 @pytest.mark.parametrize("where", ["a rank", "the notebook"])
 def test_what_it_cannot_take_is_said(where, args, values, got, request):
     if where == "a rank":
         session = request.getfixturevalue("session")
-    with pytest.raises(CourseError, match=rf"report got {got}.*report\(loss=0.5\)"):
+    with pytest.raises(CourseError, match=re.escape(got)):
         report(*args, **values)
     assert where != "a rank" or not session.records
 
