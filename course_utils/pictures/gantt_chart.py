@@ -223,21 +223,24 @@ def _draw(ax: Any, boxes: list[Box], px: float) -> None:
     wide = sorted((box for box in boxes if box.wide * px >= 1), key=lambda box: -box.wide)
     boxes = wide + _merged(boxes, px)  # what is inside another lies on top
     corners = []
+    texts: dict[tuple[float, int], Box] = {}  # by row and place: of several the one on top
     for box in boxes:
         seam = 0.9 / px if box.wide * px > 4 else 0  # to the next box
         left, right = box.left, box.left + box.wide - seam
         low = box.top + box.high
         corners.append([(left, box.top), (right, box.top), (right, low), (left, low)])
         if box.text and box.wide * px > 7 * len(box.text) + 3:
-            ax.text(
-                box.left + box.wide / 2,
-                box.top + box.high / 2,
-                box.text,
-                ha="center",
-                va="center_baseline",
-                color=style.GREY if box.fill == "none" else style.ink(box.fill),
-                fontsize=style.SMALL * 0.72,
-            )
+            texts[box.top, int((left + right) / 2 * px / CELL)] = box
+    for box in texts.values():
+        ax.text(
+            box.left + box.wide / 2,
+            box.top + box.high / 2,
+            box.text,
+            ha="center",
+            va="center_baseline",
+            color=style.GREY if box.fill == "none" else style.ink(box.fill),
+            fontsize=style.SMALL * 0.72,
+        )
 
     # One collection: an artist for each box would take matplotlib minutes.
     fills, edges = [box.fill for box in boxes], [box.edge for box in boxes]
