@@ -125,12 +125,16 @@ def _open(function: Callable, signature: inspect.Signature, args: tuple) -> set[
 
 def _recipe(name: str, parameters: list[str], cores: bool) -> str:
     """How a function is launched that was written for `mp.spawn`."""
+    call = spawned(name, parameters, cores=cores)
+    return f"launch passes no {parameters[0]}: write {call}."
+
+
+def spawned(name: str, parameters: list[str], count: str = "", *, cores: bool = False) -> str:
+    """The call to write for such a function; `count`: ", ranks=2"."""
     passed = ["xr.global_ordinal()" if cores else "dist.get_rank()"]
     if len(parameters) > 1 and parameters[1] in SIZE:
         passed.append("xr.world_size()" if cores else "dist.get_world_size()")
     launch = "xla.launch" if cores else "launch"
-    if len(parameters) == len(passed):
-        call = f"{launch}(lambda: {name}({', '.join(passed)}))"
-    else:
-        call = f"{launch}(lambda *args: {name}({', '.join(passed)}, *args), …)"
-    return f"launch passes no {parameters[0]}: write {call}."
+    if len(parameters) <= len(passed):
+        return f"{launch}(lambda: {name}({', '.join(passed)}){count})"
+    return f"{launch}(lambda *args: {name}({', '.join(passed)}, *args), …{count})"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from .. import tpus
+from . import nested
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -102,13 +103,15 @@ def _let_the_function_join(joined: str | None, rank: int, ranks: int) -> None:
 
     init, destroy = dist.init_process_group, dist.destroy_process_group
     signature = inspect.signature(init)
-    port = os.environ["MASTER_PORT"]
+    port, process = os.environ["MASTER_PORT"], os.getpid()
     expected = joined is not None  # that the function joins what launch has joined, once
     joins = int(expected)  # over the store at this port
 
     @functools.wraps(init)
     def join(*args: Any, **kwargs: Any) -> None:
         nonlocal expected, joins
+        if os.getpid() != process:
+            nested.end_launch()
         asked = signature.bind(*args, **kwargs).arguments
         if expected and dist.is_initialized() and asked.get("store") is not None:
             leave()  # and meet over the function's own store

@@ -21,7 +21,7 @@ import torch.distributed.fsdp
 import torch.distributed.pipelining
 import torch.distributed.tensor
 
-from course_utils.ranks import rank
+from course_utils.ranks import nested, rank
 
 if find_spec("tqdm"):
     from tqdm import std
@@ -37,6 +37,8 @@ if find_spec("torch_xla"):
 
     if find_spec("lightning"):
         import lightning.pytorch
+
+nested.refuse_launchers()
 
 # In ranks an interrupt waits until `program.begin`, where it has no traceback to print.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
