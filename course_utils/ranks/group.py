@@ -165,10 +165,14 @@ def _check_that_it_agrees(asked: dict[str, Any], joined: str, rank: int, ranks: 
     if str(asked.get("world_size", -1)) not in ("-1", str(ranks)):
         other.append(f"world_size={asked['world_size']}")
     if other:
+        cure = "leave that out"
+        if other[0].startswith("backend"):
+            cure += f', or write backend="{joined}"'
+            if joined != "gloo":  # then there are GPUs, and a group of another backend may be had
+                cure += ", or give launch init_group=False"
         raise RuntimeError(
             f"launch has joined the process group already, as rank {rank} of {ranks} over "
-            f"{joined}, and init_process_group asks for {', '.join(other)}: leave the call out, "
-            "or give launch init_group=False"
+            f"{joined}, and init_process_group asks for {', '.join(other)}: {cure}"
         )
 
 
