@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True": the launcher holds the store
 _left: list[dist.ProcessGroup] = []  # what the function has destroyed
+_steps = False  # an optimizer has made one
 
 
 def open_store() -> dist.TCPStore:
@@ -80,6 +81,7 @@ def join(rank: int, ranks: int, device: str, backend: str | None, timeout: float
     """
     import torch
     import torch.distributed as dist
+    from torch.optim.optimizer import register_optimizer_step_post_hook
 
     options: dict[str, Any] = {}
     if timeout is not None:
@@ -91,7 +93,28 @@ def join(rank: int, ranks: int, device: str, backend: str | None, timeout: float
         options["device_id"] = torch.device(device, rank)
     if backend is not None:
         dist.init_process_group(backend, **options)
+    if backend == "gloo":  # nccl does not count what is sent from one rank to one other
+        register_optimizer_step_post_hook(_note_step)
     _let_the_function_join(backend, rank, ranks)
+
+
+def _note_step(*_: Any) -> None:
+    global _steps
+    _steps = True
+
+
+def trained_alone() -> bool:
+    """Whether this rank has trained and, of what `launch` can see, sent and received nothing."""
+    from torch.distributed import distributed_c10d
+
+    groups: list[Any] = [*_left, *distributed_c10d._world.pg_map]
+    rpc = sys.modules.get("torch.distributed.rpc.api")
+    if not _steps or (rpc and rpc._ALL_WORKER_NAMES):
+        return False
+    try:
+        return not any(group._get_sequence_number_for_group() for group in groups)
+    except RuntimeError:  # a backend that does not count
+        return False
 
 
 def _let_the_function_join(joined: str | None, rank: int, ranks: int) -> None:

@@ -125,7 +125,7 @@ def _outcome(call: values.Parcel, file: File | None, finish: Callable[[], None])
         parcel, written = values.pack(result, refusal, {"result": result})
     except values.CannotBeSent as error:
         return raised_by(error)._replace(happened=str(error), frames=frames), None
-    return Returned(kind, frames, parcel), written
+    return Returned(kind, frames, parcel, group.trained_alone()), written
 
 
 def _called(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:

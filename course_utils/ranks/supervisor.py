@@ -42,6 +42,10 @@ KILL_SECONDS = 10.0  # in which a process that was killed lets go of its device
 END_SECONDS = 2.0  # in which a process that has raised may end as Python does
 CLEANUP_SECONDS = 10.0  # the same for what removes the files of a process that was killed
 POLL_SECONDS = 1.0  # at most that the supervisor listens before it looks at its limits
+ALONE = (
+    "No rank has sent anything to another, so each has trained a model of its own: wrap the model "
+    "in DDP, or tell Trainer or Fabric devices={}."
+)
 SETTLE_SECONDS = 0.1  # in which other ranks may be heard before the first cause is named
 
 
@@ -80,6 +84,7 @@ class Supervisor:
         self.workers: list[Worker] = []
         self.sources: dict[Any, Callable[[], None]] = {}  # what is waited for: who takes it
         self.done: set[int] = set()
+        self.alone = 0  # ranks that have trained, and sent nothing to another
         self.failures: dict[int | None, Failure] = {}  # by rank; None: cores that share a process
         self.whereabouts = Whereabouts(run)
         self.spans: list[Span] = []
@@ -213,6 +218,7 @@ class Supervisor:
             self.failures[rank] = Failure(0.0, "Result", happened, message.frames, formatted)
         else:
             self.done.add(rank)
+            self.alone += message.alone
 
     def _read(self, worker: Worker) -> None:
         self.whereabouts.last_message = time.monotonic()
@@ -336,6 +342,8 @@ class Supervisor:
         self.run.seconds = seconds
         self.run.timeline = Timeline(self.spans)
         self.run.output = self.output.texts(self.run.ranks)
+        if self.output.show and 1 < self.run.ranks == self.alone:
+            print(ALONE.format(self.run.ranks))
         self.run.metrics.sort(key=lambda record: record["time"])
         if self.live is not None:
             self.live.close()

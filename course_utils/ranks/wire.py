@@ -63,6 +63,7 @@ class Returned(NamedTuple):
     kind: str  # the name of its class
     frames: list[Frame]  # the line of the `return`
     parcel: Parcel
+    alone: bool  # the rank has trained, and sent nothing to another
 
 
 class Failure(NamedTuple):
