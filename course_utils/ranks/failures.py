@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -38,9 +39,11 @@ class Advice(NamedTuple):
     inside: str = ""  # of what that line calls, "file function" each
 
 
-NO_GPU = (
+without_gpu = partial(
+    Advice,
     "These ranks have no GPU: take device = pick(), leave out device_ids= and calls of torch.cuda, "
-    'and write backend="gloo" or none.'
+    'and write backend="gloo" or none.',
+    devices=["cpu"],
 )
 OF_A_LIBRARY = "These ranks have no GPU, and {} asks for one."
 BY_STRING = (
@@ -89,12 +92,12 @@ ADVICE = (  # the first that fits counts
         devices=["cpu"],
         inside=r"fsdp/_init_utils\.py _init_device_handle",
     ),
-    Advice(NO_GPU, devices=["cpu"], message=FROM_C),
-    Advice(NO_GPU, devices=["cpu"], inside="torch/(cuda|accelerator)/"),
-    Advice(NO_GPU, devices=["cpu"], message="(?i)nccl|device_id", inside="torch/.*/distributed"),
-    Advice(NO_GPU, devices=["cpu"], message="NoneType", inside="get_default_backend_for_device"),
-    Advice(NO_GPU, "ZeroDivisionError", ["cpu"], line="device_count", inside=ITSELF),
-    Advice(NO_GPU, "AttributeError", ["cpu"], "NoneType", "current_accelerator", ITSELF),
+    without_gpu(message=FROM_C),
+    without_gpu(inside="torch/(cuda|accelerator)/"),
+    without_gpu(inside="torch/.*/distributed", message="(?i)nccl|device_id"),
+    without_gpu(inside="get_default_backend_for_device", message="NoneType"),
+    without_gpu("ZeroDivisionError", line="device_count", inside=ITSELF),
+    without_gpu("AttributeError", line="current_accelerator", message="NoneType", inside=ITSELF),
     Advice(BY_STRING, "NameError", message=r"name '(\w+)'", inside="<string> <module>$"),
     Advice(BY_STRING, "AttributeError", message=r"attribute '(\w+)' on <module '__main__'"),
     Advice(BY_STRING, "KeyError", message=r"'(\w+)'", line=r"globals\(\)\[", inside=ITSELF),
