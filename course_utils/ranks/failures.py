@@ -10,7 +10,8 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from itertools import islice
+from functools import partial
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from ..errors import PACKAGE, Frame, RankError, frames_of, location, own_frames
@@ -26,24 +27,34 @@ LAST_WORDS = re.compile(r"^ *what\(\): *(.*)$", re.MULTILINE)  # of C++ that nob
 
 
 class Advice(NamedTuple):
-    """What to do about a failure: of which cause, on which devices, with what in its text."""
+    """What to do about a failure: of which cause, on which devices, with what in its text, and in
+    which functions of torch. What is to be found is a regular expression.
+    """
 
     sentence: str
-    cause: str = ""  # "": any
+    cause: str = ".*"  # all of it
     devices: Sequence[str] = ()  # (): all
-    message: str = ""  # a regular expression; its group is a name that the notebook has
-    line: str = ""  # the same, for the lines
+    message: str = ""  # its group is a name that the notebook has
+    line: str = ""  # the learner's last one, with its source
+    inside: str = ""  # of what that line calls, "file function" each
 
 
-NO_GPU = (
-    "These ranks have no GPU: take device = pick(), DDP(model) without device_ids, and no "
-    'backend="nccl".'
+without_gpu = partial(
+    Advice,
+    "These ranks have no GPU: take device = pick(), leave out device_ids= and calls of torch.cuda, "
+    'and write backend="gloo" or none.',
+    devices=["cpu"],
 )
+OF_A_LIBRARY = "These ranks have no GPU, and {} asks for one."
 BY_STRING = (
     "A rank has those of the notebook's names that the function's code names, and {} was asked for "
     "by a string: name it in the function, or pass it."
 )
-GPU_WORDS = r"(?i)cuda|nccl|\bnvidia driver|accelerator device|device_ids|device string: None"
+FROM_C = (  # which leaves no frame of torch
+    "Cannot access accelerator device when none|not linked with support for cuda|"
+    r"Cannot get CUDA generator|type torch\.cuda\.\w+ not available|device string: None"
+)
+ITSELF = r"\A\Z"  # the line raised it
 ADVICE = (  # the first that fits counts
     Advice(
         "Where memory runs out, the system does this: use fewer ranks, a smaller model or smaller "
@@ -58,10 +69,10 @@ ADVICE = (  # the first that fits counts
         ["tpu"],
     ),
     Advice(
-        "Ranks gave tensors of different sizes to one collective: give all the same shape, padded "
-        "where a rank has less.",
+        "Tensors of different sizes met in one collective: let all ranks call the same ones in the "
+        "same order, with the same shapes, padded where a rank has less.",
         "SIGABRT",
-        message=r"op\.preamble\.length|expected size",
+        message=r"op\.preamble\.length",
     ),
     Advice(
         "Compiled code gave up; on virtual cores, where one has not come to a collective for ten "
@@ -69,13 +80,27 @@ ADVICE = (  # the first that fits counts
         "SIGABRT",
         ["XLA's CPU client"],
     ),
-    Advice(NO_GPU, "", ["cpu"], GPU_WORDS),
-    Advice(NO_GPU, "ZeroDivisionError", ["cpu"], line="device_count"),
-    Advice(NO_GPU, "AttributeError", ["cpu"], "NoneType", line="accelerator"),
-    Advice(BY_STRING, "NameError", message=r"name '(\w+)'", line=r"(?m)^  Cell.*(\n {6}.*)?\Z"),
+    Advice(
+        "A process may not open so many files: raise the limit (`ulimit -n 4096`, before "
+        "JupyterLab starts), or use fewer ranks.",
+        r"OSError|RuntimeError|Dist\w*Error|SIGABRT",
+        message=r"\[Errno 24\]|[:-] Too many open files",
+    ),
+    Advice(
+        "These ranks have no GPU: use fully_shard, or give FullyShardedDataParallel "
+        'device_id=torch.device("cpu").',
+        devices=["cpu"],
+        inside=r"fsdp/_init_utils\.py _init_device_handle",
+    ),
+    without_gpu(message=FROM_C),
+    without_gpu(inside="torch/(cuda|accelerator)/"),
+    without_gpu(inside="torch/.*/distributed", message="(?i)nccl|device_id"),
+    without_gpu(inside="get_default_backend_for_device", message="NoneType"),
+    without_gpu("ZeroDivisionError", line="device_count", inside=ITSELF),
+    without_gpu("AttributeError", line="current_accelerator", message="NoneType", inside=ITSELF),
+    Advice(BY_STRING, "NameError", message=r"name '(\w+)'", inside="<string> <module>$"),
     Advice(BY_STRING, "AttributeError", message=r"attribute '(\w+)' on <module '__main__'"),
-    Advice(BY_STRING, "AttributeError", message=r"lookup (\w+) on __main__"),
-    Advice(BY_STRING, "KeyError", message=r"'(\w+)'", line=r"globals\(\).*\Z"),
+    Advice(BY_STRING, "KeyError", message=r"'(\w+)'", line=r"globals\(\)\[", inside=ITSELF),
 )
 
 
@@ -105,7 +130,7 @@ def failed(
     others += sentences(report.groups, run.unit)
     others = [f"meanwhile {line}" for line in others]
     return RankError(
-        [report.sentence, *lines, *others, advice(first, run.device, lines)],
+        [report.sentence, *lines, *others, advice(first, run.device)],
         rank=rank,
         cause=first.cause,
         traceback=first.traceback,
@@ -114,12 +139,19 @@ def failed(
     )
 
 
-def advice(failure: Failure, device: str, lines: list[str]) -> str:
+def advice(failure: Failure, device: str) -> str:
     """What to do about it; "" where nobody knows."""
+    own = own_frames(failure.frames)[-1:]
+    inner = list(takewhile(lambda frame: frame not in own, failure.frames[::-1]))
+    inside = "\n".join(f"{file} {function}" for file, _, function in inner[::-1])
+    line = location(own[0]) if own else ""
+    library = re.search(r"site-packages/(?!torch/)(\w+)", inside)
     for one in ADVICE:
-        fits = one.cause in ("", failure.cause) and (not one.devices or device in one.devices)
+        fits = re.fullmatch(one.cause, failure.cause) and device in (one.devices or [device])
         found = re.search(one.message, failure.happened)
-        if fits and found and re.search(one.line, "\n".join(lines)):
+        if fits and found and re.search(one.line, line) and re.search(one.inside, inside):
+            if library and "cpu" in one.devices:
+                return OF_A_LIBRARY.format(library[1])
             names = found.groups()
             if vars(sys.modules["__main__"]).keys() >= {*names}:
                 return one.sentence.format(*names)

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from .. import tpus
+from . import nested
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True": the launcher holds the store
 _left: list[dist.ProcessGroup] = []  # what the function has destroyed
+_steps = False  # an optimizer has made one
 
 
 def open_store() -> dist.TCPStore:
@@ -79,6 +81,7 @@ def join(rank: int, ranks: int, device: str, backend: str | None, timeout: float
     """
     import torch
     import torch.distributed as dist
+    from torch.optim.optimizer import register_optimizer_step_post_hook
 
     options: dict[str, Any] = {}
     if timeout is not None:
@@ -90,7 +93,32 @@ def join(rank: int, ranks: int, device: str, backend: str | None, timeout: float
         options["device_id"] = torch.device(device, rank)
     if backend is not None:
         dist.init_process_group(backend, **options)
+    if backend == "gloo":  # nccl does not count what is sent from one rank to one other
+        register_optimizer_step_post_hook(_note_step)
     _let_the_function_join(backend, rank, ranks)
+
+
+def _note_step(*_: Any) -> None:
+    global _steps
+    _steps = True
+
+
+def has_trained() -> bool:
+    """Whether an optimizer has made a step in a group that `launch` has joined."""
+    return _steps
+
+
+def has_sent() -> bool:
+    """Whether this rank may have sent anything to another, or received it."""
+    from torch.distributed import distributed_c10d
+
+    groups: list[Any] = [*_left, *distributed_c10d._world.pg_map]
+    rpc = sys.modules.get("torch.distributed.rpc.api")
+    try:
+        counts = [group._get_sequence_number_for_group() for group in groups]
+    except RuntimeError:  # a backend that does not count
+        return True
+    return any(counts) or bool(rpc and rpc._ALL_WORKER_NAMES)
 
 
 def _let_the_function_join(joined: str | None, rank: int, ranks: int) -> None:
@@ -102,13 +130,15 @@ def _let_the_function_join(joined: str | None, rank: int, ranks: int) -> None:
 
     init, destroy = dist.init_process_group, dist.destroy_process_group
     signature = inspect.signature(init)
-    port = os.environ["MASTER_PORT"]
+    port, process = os.environ["MASTER_PORT"], os.getpid()
     expected = joined is not None  # that the function joins what launch has joined, once
     joins = int(expected)  # over the store at this port
 
     @functools.wraps(init)
     def join(*args: Any, **kwargs: Any) -> None:
         nonlocal expected, joins
+        if os.getpid() != process:
+            nested.end_launch()
         asked = signature.bind(*args, **kwargs).arguments
         if expected and dist.is_initialized() and asked.get("store") is not None:
             leave()  # and meet over the function's own store
@@ -162,10 +192,14 @@ def _check_that_it_agrees(asked: dict[str, Any], joined: str, rank: int, ranks: 
     if str(asked.get("world_size", -1)) not in ("-1", str(ranks)):
         other.append(f"world_size={asked['world_size']}")
     if other:
+        cure = "leave that out"
+        if other[0].startswith("backend"):
+            cure += f', or write backend="{joined}"'
+            if joined != "gloo":  # then there are GPUs, and a group of another backend may be had
+                cure += ", or give launch init_group=False"
         raise RuntimeError(
             f"launch has joined the process group already, as rank {rank} of {ranks} over "
-            f"{joined}, and init_process_group asks for {', '.join(other)}: leave the call out, "
-            "or give launch init_group=False"
+            f"{joined}, and init_process_group asks for {', '.join(other)}: {cure}"
         )
 
 

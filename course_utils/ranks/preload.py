@@ -21,6 +21,7 @@ import torch
 import torch._dynamo
 import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp
+import torch.distributed.launcher
 import torch.distributed.pipelining
 import torch.distributed.tensor
 

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
 from ..errors import Frame
-from . import group, program, state, values
+from . import group, nested, program, state, values
 from .failures import raised_by
 from .spans import recorder
 from .values import File
@@ -80,6 +80,7 @@ def main(ranks: list[int], connection: Connection, task: Task, file: File | None
         if rank == 0:  # the others say the same
             left_out.tell()
         group.join(rank, task.ranks, task.device, task.backend, task.timeout)
+        nested.refuse_launchers()
         recorder.start_recording(task.device)
         signal.signal(signal.SIGINT, _interrupt)
 
@@ -171,7 +172,7 @@ def _outcome(call: values.Parcel, file: File | None, finish: Callable[[], None])
         parcel, written = values.pack(result, refusal, {"result": result})
     except values.CannotBeSent as error:
         return raised_by(error)._replace(happened=str(error), frames=frames), None
-    return Returned(kind, frames, parcel), written
+    return Returned(kind, frames, parcel, group.has_trained(), group.has_sent()), written
 
 
 def _called(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -46,6 +46,10 @@ CLEANUP_SECONDS = 10.0  # the same for what removes the files of a process that 
 POLL_SECONDS = 1.0  # at most that the supervisor listens before it looks at its limits
 STILL_SECONDS = 5.0  # in which a server that imports uses the processor
 HEAR_SECONDS = 0.2  # in which an interrupt reaches a rank that does not wait
+ALONE = (
+    "No rank has sent anything to another, so each has trained a model of its own: wrap the model "
+    "in DDP, or tell Trainer or Fabric devices={}."
+)
 SETTLE_SECONDS = 0.1  # in which other ranks may be heard before the first cause is named
 FILES, FILES_OF_EACH = 16, 5  # that a launch opens in this process, and for each of the others
 NO_ANSWER = (
@@ -93,6 +97,8 @@ class Supervisor:
         self.sources: dict[Any, Callable[[], None]] = {}  # what is waited for: who takes it
         self.done: set[int] = set()
         self.interrupted: set[int] = set()  # ranks that have heard of it
+        self.trained = 0  # ranks
+        self.sent = False  # anything from one rank to another
         self.failures: dict[int | None, Failure] = {}  # by rank; None: cores that share a process
         self.whereabouts = Whereabouts(run)
         self.spans: list[Span] = []
@@ -252,6 +258,8 @@ class Supervisor:
             self.failures[rank] = Failure(0.0, "Result", happened, message.frames, formatted)
         else:
             self.done.add(rank)
+            self.trained += message.trained
+            self.sent |= message.sent
 
     def _read(self, worker: Worker) -> None:
         self.whereabouts.last_message = time.monotonic()
@@ -392,6 +400,9 @@ class Supervisor:
         self.run.seconds = seconds
         self.run.timeline = Timeline(self.spans)
         self.run.output = self.output.texts(self.run.ranks)
+        alone = self.trained > 1 and not self.sent and len(self.done) == self.run.ranks
+        if alone and self.output.show:
+            print(ALONE.format(self.run.ranks))
         self.run.metrics.sort(key=lambda record: record["time"])
         if self.live is not None:
             self.live.close()

@@ -71,6 +71,8 @@ class Returned(NamedTuple):
     kind: str  # the name of its class
     frames: list[Frame]  # the line of the `return`
     parcel: Parcel
+    trained: bool  # an optimizer has made a step
+    sent: bool  # anything to another rank, or received it
 
 
 class Failure(NamedTuple):

@@ -3,9 +3,16 @@
 import os
 
 import pytest
+import torch
+import torch.distributed as dist  # noqa: F401
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # noqa: F401
+from torch.nn.parallel import DistributedDataParallel as DDP
 
+from course_utils import RankError, launch
 from course_utils.ranks.failures import advice, died, in_full
 from course_utils.ranks.wire import Failure
+from tests.kernel import posix
 
 FAULT = """Fatal Python error: Aborted
 
@@ -31,18 +38,87 @@ def test_a_process_that_crashed_has_a_line_and_last_words():
         ("SIGABRT", "crashed: op.preamble.length <= op.nbytes. 8 vs 4", "cpu", "different sizes"),
         ("SIGABRT", "crashed", "XLA's CPU client", "on virtual cores"),
         ("SIGABRT", "crashed", "tpu", "Another process may have the TPU"),
-        ("SIGABRT", "crashed", "cpu", ""),
-        ("ValueError", "raised ValueError: data_0.csv is no accelerator", "cpu", ""),
-        ("RuntimeError", "raised RuntimeError: No CUDA GPUs are available", "cpu", "pick()"),
-        ("RuntimeError", "raised RuntimeError: No CUDA GPUs are available", "cuda", ""),
+        ("SIGABRT", "crashed: the reader expected size 4", "cpu", ""),
+        ("OSError", "raised OSError: [Errno 24] Too many open files: 'a'", "cpu", "ulimit -n 4096"),
+        (
+            "RuntimeError",
+            "raised … rv != -1. socket: Too many open files",
+            "cuda",
+            "ulimit -n 4096",
+        ),
+        ("DistNetworkError", "raised … errno: 24 - Too many open files", "cpu", "ulimit -n 4096"),
+        ("ValueError", "raised ValueError: Too many open files", "cpu", ""),
         ("ValueError", "raised ValueError: bad shard", "cpu", ""),
-        ("OSError", "raised OSError: no such file: /home/nvidia/labels.txt", "cpu", ""),
     ],
 )
 def test_advice_fits_cause_words_and_device(cause, happened, device, words):
-    found = advice(Failure(0.0, cause, happened, [], ""), device, [])
+    found = advice(Failure(0.0, cause, happened, [], ""), device)
     assert words in found
     assert bool(words) == bool(found)
+
+
+def of_a_user():
+    raise ValueError("no cuda today: nccl, device_ids")
+
+
+def through_a_model():
+    model = nn.Linear(1, 1)
+    model.register_forward_hook(lambda *_: of_a_user())
+    DDP(model)(torch.ones(1))
+
+
+def an_accelerator_that_is_none():
+    accelerator = None
+    accelerator.backward()  # ty: ignore
+
+
+LINES = {  # of public programs, and a word of what is said to them where there is no GPU
+    "torch.cuda.set_device(0)": "pick()",
+    "torch.cuda.reset_peak_memory_stats()": "pick()",
+    "torch.cuda.Event()": "pick()",
+    "torch.accelerator.set_device_index(0)": "pick()",
+    "nn.Linear(1, 1).cuda(0)": "pick()",
+    "torch.ones(1).to(0)": "pick()",
+    "torch.ones(1, device='cuda')": "pick()",
+    "torch.Generator('cuda')": "pick()",
+    "0 % torch.cuda.device_count()": "pick()",
+    "torch.accelerator.current_accelerator().type": "pick()",
+    "dist.get_default_backend_for_device(torch.accelerator.current_accelerator())": "pick()",
+    "DDP(nn.Linear(1, 1), device_ids=[0])": "device_ids=",
+    "dist.new_group(backend='NCCL')": 'backend="gloo" or none',
+    "FSDP(nn.Linear(1, 1))": "use fully_shard",
+    "FSDP(nn.Linear(1, 1), device_id=0)": "use fully_shard",
+    "of_a_user()": "",
+    "through_a_model()": "",
+    "an_accelerator_that_is_none()": "",
+    "{}['cuda']": "",
+}
+
+
+def raises(line):
+    from tests.ranks import test_failures
+
+    exec(compile(line, __file__, "exec"), vars(test_failures))
+
+
+@posix
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="what torch raises without a GPU")
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_that_asks_for_a_gpu_is_told_what_to_write(line, monkeypatch):
+    monkeypatch.setattr("linecache.getline", lambda *_: line)
+    with pytest.raises(RankError) as caught:
+        launch(raises, line, ranks=1, device="cpu")
+    told = str(caught.value).splitlines()[-1]
+    assert LINES[line] in told
+    assert ("These ranks have no GPU" in told) == bool(LINES[line])
+
+
+def test_what_a_library_asks_for_is_not_the_readers_to_change():
+    frames = [("/home/me/train.py", 3, "train"), ("/x/site-packages/mmengine/model.py", 9, "wrap")]
+    frames += [("/x/site-packages/torch/nn/parallel/distributed.py", 8, "_log_and_throw")]
+    failure = Failure(0.0, "ValueError", "raised ValueError: … got device_ids [0]", frames, "")
+    assert advice(failure, "cpu") == "These ranks have no GPU, and mmengine asks for one."
+    assert not advice(failure, "cuda")
 
 
 def test_a_name_that_was_asked_for_by_a_string_is_one_of_the_notebooks(kernel):
@@ -52,6 +128,8 @@ def test_a_name_that_was_asked_for_by_a_string_is_one_of_the_notebooks(kernel):
         ("eval('LR')", "LR"),
         ("globals()['Net']", "Net"),
         ("missing", ""),
+        ("raise NameError(\"name 'LR' is no number\")", ""),
+        ("raise KeyError('LR')", ""),
     ):
         answer = kernel.run(f"def train():\n    {call}\nlaunch(train, ranks=1)")
         words = f"{name} was asked for by a string"

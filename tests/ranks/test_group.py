@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import rpc
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -49,15 +50,18 @@ def test_the_functions_own_limit_of_a_collective_holds():
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"backend": "nccl"}, 'asks for backend="nccl": leave'),
-        ({"rank": 5, "world_size": 8}, "asks for rank=5, world_size=8: leave"),
+        (
+            {"backend": "nccl"},
+            'asks for backend="nccl": leave that out, or write backend="gloo"',
+        ),
+        ({"rank": 5, "world_size": 8}, "asks for rank=5, world_size=8: leave that out"),
     ],
 )
 def test_another_group_than_launch_has_joined_is_refused(asked, words):
     with pytest.raises(RankError, match="launch has joined the process group already") as caught:
         launch(lambda: dist.init_process_group(**asked), ranks=2, device="cpu")
     assert words in str(caught.value)
-    assert "or give launch init_group=False" in str(caught.value)
+    assert "init_group=False" not in str(caught.value)
 
 
 def at_localhost(tmp_path):
@@ -180,3 +184,67 @@ def test_accelerate_finds_the_group():
     accelerate = pytest.importorskip("accelerate")
     run = launch(lambda: accelerate.Accelerator().num_processes, ranks=2, device="cpu")
     assert run.results == [2, 2]
+
+
+def steps(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+
+def alone():
+    steps(nn.Linear(2, 1))
+
+
+def alone_and_left():
+    alone()
+    dist.destroy_process_group()
+
+
+def with_ddp():
+    steps(DDP(nn.Linear(2, 1)))
+    dist.destroy_process_group()
+
+
+def with_a_message():
+    alone()
+    way = dist.send if rank() == 0 else dist.recv
+    way(torch.ones(1), 1 - rank())
+
+
+def with_a_group_of_one():
+    alone()
+    group = dist.new_group([0])
+    if rank() == 0:
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+def with_rpc():
+    alone()
+    rpc.init_rpc(f"rank{rank()}", rank=rank(), world_size=2)
+    rpc.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        (alone, True),
+        (alone_and_left, True),
+        (with_ddp, False),
+        (with_a_message, False),
+        (with_a_group_of_one, False),
+        (with_rpc, False),
+        (dist.get_rank, False),
+    ],
+)
+def test_ranks_that_train_alone_do_not_look_like_a_success(train, said, capsys):
+    run = launch(train, ranks=2, device="cpu")
+    printed = capsys.readouterr().out
+    assert printed.count("tell Trainer or Fabric devices=2") == said
+    assert not any("Trainer" in output for output in run.output)
+
+
+def test_one_rank_alone_or_without_a_group_is_no_news(capsys):
+    launch(alone, ranks=1, device="cpu")
+    launch(alone, ranks=2, device="cpu", init_group=False)
+    assert not capsys.readouterr().out

@@ -1,0 +1,115 @@
+"""Functions that would start ranks inside a rank, and processes that a rank may start."""
+
+import multiprocessing
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.run import main as torchrun
+from torch.multiprocessing import start_processes
+from torch.utils.data import DataLoader
+
+from course_utils import RankError, launch
+from tests.kernel import posix
+
+pytestmark = posix
+
+
+def demo(rank, world_size, *options):
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    dist.barrier()
+
+
+def by_setup(rank, world_size):
+    demo(rank, world_size)
+
+
+RECIPE = "launch(lambda: demo(dist.get_rank(), dist.get_world_size()), ranks=2)."
+
+
+def double(number):
+    return 2 * number
+
+
+def spawned(nprocs, *args):
+    mp.spawn(demo, args=args, nprocs=nprocs)
+
+
+def started():
+    start_processes(demo, args=(2,), nprocs=2, start_method="fork")
+
+
+def bound_inside():
+    from torch.multiprocessing.spawn import start_processes
+
+    start_processes(demo, args=(2,), nprocs=2)
+
+
+def of_a_library():
+    mp.spawn(torch.ones, nprocs=2)
+
+
+def elastic():
+    elastic_launch(LaunchConfig(1, 1, 2), double)(3)
+
+
+def by_torchrun():
+    torchrun(["--nproc-per-node=2", "train.py"])
+
+
+def loop(method, function, **kwargs):
+    context = mp.get_context(method)
+    processes = [context.Process(target=function, args=(i, 2), kwargs=kwargs) for i in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "recipe"),
+    [
+        (spawned, (2, 2), RECIPE),
+        (
+            spawned,  # without GPUs
+            (0, 0),
+            "launch(lambda: demo(dist.get_rank(), dist.get_world_size())).",
+        ),
+        (started, (), RECIPE),
+        (bound_inside, (), RECIPE),
+        (of_a_library, (), "launch(…, ranks=2)"),
+        (elastic, (), "launch(double, …, ranks=2)"),
+        (by_torchrun, (), "launch(…, ranks=2)"),
+        (
+            loop,
+            ("fork", by_setup),
+            "launch(lambda: by_setup(dist.get_rank(), dist.get_world_size()",
+        ),
+        (loop, ("spawn", demo), "launch(lambda: demo(dist.get_rank()"),
+        (loop, ("forkserver", demo), "launch(lambda: demo(dist.get_rank()"),
+    ],
+)
+def test_who_would_start_ranks_is_told_what_to_write(function, args, recipe):
+    with pytest.raises(RankError) as caught:
+        launch(function, *args, ranks=2, device="cpu", time_limit=60)
+    assert caught.value.cause == "CourseError"
+    assert recipe in str(caught.value)
+    assert f", in {function.__name__}" in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_processes_that_join_no_group_are_a_ranks_own_business(method):
+    def work():
+        context = multiprocessing.get_context(method)
+        with context.Pool(2) as pool:
+            doubled = pool.map(double, [1, 2])
+        process = context.Process(target=double, args=(1,))
+        process.start()
+        process.join()
+        loader = DataLoader([1, 2], num_workers=1, multiprocessing_context=method)
+        return doubled, process.exitcode, len([*loader])
+
+    assert launch(work, ranks=1, device="cpu").results == [([2, 4], 0, 2)]
