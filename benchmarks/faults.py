@@ -16,6 +16,7 @@ from course_utils import RankError, launch, warm_up
 warm_up()
 
 def fault(what):
+    if what == "waits": dist.recv(torch.ones(1), (dist.get_rank() + 1) % 4)
     if dist.get_rank() == 1:
         time.sleep(0.3)
         if what == "raises": raise ValueError
@@ -36,6 +37,13 @@ launch(dist.get_rank, ranks=4, device="cpu")
 """
 # What happens to rank 1, and the seconds that belong to the fault itself.
 FAULTS = {"raises": 0.3, "is killed": 0.3, "leaves by os._exit": 0.3, "misses a collective": 2.0}
+
+# Signals to the kernel, and what the ranks do then.
+SIGNALS = [
+    ("interrupted", signal.SIGINT, "sleeps"),
+    ("interrupted, and ranks wait in recv", signal.SIGINT, "waits"),
+    ("killed", signal.SIGKILL, "sleeps"),
+]
 
 
 def ranks_of(kernel: Kernel) -> list[psutil.Process]:
@@ -62,13 +70,13 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def stopped(folder: str, number: signal.Signals) -> tuple[float, float]:
+def stopped(folder: str, number: signal.Signals, what: str) -> tuple[float, float]:
     """A signal to the kernel in mid-run: seconds until the cell answers, and from then until no
     process is left.
     """
     with Kernel(folder) as kernel:
         kernel.value(code=SETUP)
-        finish = kernel.begin("launch(fault, 'waits', ranks=4, device='cpu')")
+        finish = kernel.begin(f"launch(fault, {what!r}, ranks=4, device='cpu')")
         while len(ranks_of(kernel)) < 4:
             time.sleep(0.02)
         time.sleep(1.0)
@@ -97,10 +105,11 @@ def main() -> None:
                     answers.append(kernel.value(f"seconds({what!r}, {limit})") - own)
                     left.append(until_gone(ranks_of(kernel)))
                 rows.append((f"a rank {what}", middle(answers), middle(left)))
-        for what, number in (("interrupted", signal.SIGINT), ("killed", signal.SIGKILL)):
-            answers, left = zip(*(stopped(folder, number) for _ in range(args.repeat)), strict=True)
+        for row, number, what in SIGNALS:
+            runs = [stopped(folder, number, what) for _ in range(args.repeat)]
+            answers, left = zip(*runs, strict=True)
             answered = "-" if math.isnan(answers[0]) else middle(answers)
-            rows.append((f"the kernel is {what}", answered, middle(left)))
+            rows.append((f"the kernel is {row}", answered, middle(left)))
     print(table(["", "the cell answers, s", "nothing is left, s later"], rows))
 
 

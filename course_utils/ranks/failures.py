@@ -20,6 +20,7 @@ from .whereabouts import Activity, RanksAt, Stacks, grouped, listed, returned, s
 from .wire import Failure
 
 MOST_MESSAGE = 2_000  # characters of an error's message
+FRAMES_OF_C = "\nException raised from "  # after what it says, torch's C++ tells its own frames
 MOST_CAUSES = 3  # errors that led to an error, and members of a group
 ENDS = {"SIGKILL": "was killed", "SIGSEGV": "crashed", "SIGBUS": "crashed", "SIGABRT": "crashed"}
 STACK = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)  # of faulthandler
@@ -220,7 +221,7 @@ def _in_words(error: BaseException) -> str:
     name = type(error).__name__
     notes: list[str] = []
     try:
-        message = str(error)
+        message = str(error).split(FRAMES_OF_C)[0]
         notes += [f"\n  {note}" for note in getattr(error, "__notes__", ())]
     except Exception as failed:
         message = f"(its text cannot be made: {type(failed).__name__})"

@@ -14,7 +14,8 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import spawn, util
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from ..errors import PACKAGE
+from ..errors import PACKAGE, CourseError
 
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # with a pool of threads a process cannot be forked safely
@@ -32,6 +33,13 @@ ENVIRONMENT = {
 }
 
 LONGEST_FOLDER = 60  # characters; a socket's path has 103 on macOS, some of them Python's own
+STILL_SECONDS = 5.0  # in which a server that imports uses the processor
+HEAR_SECONDS = 0.15  # in which an interrupt is heard, where it can be
+NO_ANSWER = (
+    "no rank was started within the time limit: the server that ranks are forked from does not "
+    "answer, or it still imports torch. Launch once more, with a larger time_limit where the "
+    "machine is busy."
+)
 RANK = "a rank"  # how the notebook calls its process
 OURS = (RANK, "ignore")  # and how `multiprocessing` calls the server
 _starting = threading.Lock()
@@ -146,7 +154,55 @@ def _prepared(known: dict[str, Any]) -> Iterator[None]:
         spawn.get_preparation_data = usual
 
 
-def import_seconds() -> float | None:
+def in_time(work: Callable[[], None], limit: float, interrupts: Sequence[float]) -> float:
+    """Let `work` fork processes, in a thread, because the server may never answer.
+
+    Args:
+        limit: seconds, from when the server has imported torch.
+        interrupts: when there were some, by `time.monotonic()`, which end this soon.
+
+    Returns:
+        When the limit ends, by the same clock.
+
+    Raises:
+        CourseError: the server has ended, or does not answer.
+    """
+    global _is_stuck
+    errors: list[Exception] = []
+
+    def fork_all() -> None:
+        try:
+            work()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=fork_all, daemon=True)
+    thread.start()
+    imported = None
+    end, patience = time.monotonic() + limit, 0.0
+    while thread.is_alive() and time.monotonic() < max(end, patience):
+        if interrupts and time.monotonic() > interrupts[0] + HEAR_SECONDS:
+            break
+        thread.join(HEAR_SECONDS / 4)
+        if imported != (imported := _import_seconds()):
+            end = time.monotonic() + limit
+            patience = time.monotonic() + STILL_SECONDS
+    if thread.is_alive():
+        # If it still does not answer when it is needed again, another one is started.
+        _is_stuck = True
+        if not interrupts:
+            raise CourseError(NO_ANSWER)
+    if errors and isinstance(errors[0], EOFError | OSError):
+        raise CourseError(
+            f"no rank could be forked ({errors[0]!r}): the server that ranks are forked from "
+            "ended; `python -m course_utils.ranks.preload` in a terminal may show why"
+        ) from errors[0]
+    if errors:
+        raise errors[0]
+    return end
+
+
+def _import_seconds() -> float | None:
     """Of the processor, that a server which has not answered yet has used: it imports torch."""
     from multiprocessing import forkserver
 
@@ -159,16 +215,8 @@ def import_seconds() -> float | None:
     return None
 
 
-def give_up() -> None:
-    """The server has not answered for too long. If it still does not when it is needed again,
-    another one is started.
-    """
-    global _is_stuck
-    _is_stuck = True
-
-
 def _end_if_stuck() -> None:
-    """One that has never answered may still import torch."""
+    """End a server that has forked before; one that has not may still import torch."""
     global _is_stuck
     from multiprocessing import forkserver
 

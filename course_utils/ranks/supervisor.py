@@ -33,7 +33,7 @@ from .failures import died, failed, too_late
 from .output import Output, Status
 from .rank import begin
 from .run import Run
-from .server import fork, give_up, import_seconds, warm_up
+from .server import HEAR_SECONDS, fork, in_time, warm_up
 from .values import File, unpack
 from .whereabouts import Stacks, Whereabouts
 from .wire import At, Failure, Interrupted, Metrics, Printed, Returned, Spans, Task
@@ -44,19 +44,12 @@ KILL_SECONDS = 10.0  # in which a process that was killed lets go of its device
 END_SECONDS = 2.0  # in which a process that has raised may end as Python does
 CLEANUP_SECONDS = 10.0  # the same for what removes the files of a process that was killed
 POLL_SECONDS = 1.0  # at most that the supervisor listens before it looks at its limits
-STILL_SECONDS = 5.0  # in which a server that imports uses the processor
-HEAR_SECONDS = 0.2  # in which an interrupt reaches a rank that does not wait
 ALONE = (
     "No rank has sent anything to another, so each has trained a model of its own: wrap the model "
     "in DDP, or tell Trainer or Fabric devices={}."
 )
 SETTLE_SECONDS = 0.1  # in which other ranks may be heard before the first cause is named
 FILES, FILES_OF_EACH = 16, 5  # that a launch opens in this process, and for each of the others
-NO_ANSWER = (
-    "no rank was started within the time limit: the server that ranks are forked from does not "
-    "answer, or it still imports torch. Launch once more, with a larger time_limit where the "
-    "machine is busy."
-)
 
 
 class Worker(NamedTuple):
@@ -132,36 +125,9 @@ class Supervisor:
         return self.run
 
     def _start(self, job: bytes, file: File | None, limit: float, interrupts: list[float]) -> float:
-        """Fork every process; when the time limit ends, by `time.monotonic()`.
+        """Start every process; when the time limit ends, by `time.monotonic()`."""
 
-        A thread waits for the server, which may never answer. While that imports torch, the limit
-        has not begun.
-        """
-        errors: list[Exception] = []
-        thread = threading.Thread(target=self._fork, args=(job, file, errors), daemon=True)
-        thread.start()
-        imported = None  # seconds of the processor, while the server imports
-        end, still = time.monotonic() + limit, 0.0
-        while thread.is_alive() and time.monotonic() < max(end, still):
-            if interrupts and time.monotonic() > interrupts[0] + HEAR_SECONDS:
-                break
-            thread.join(HEAR_SECONDS / 4)
-            if imported != (imported := import_seconds()):
-                end, still = time.monotonic() + limit, time.monotonic() + STILL_SECONDS
-        if thread.is_alive():
-            give_up()
-            if not interrupts:
-                errors.append(CourseError(NO_ANSWER))
-        if errors:
-            raise errors[0]
-        for worker in self.workers:
-            self.sources[worker.process.sentinel] = partial(self._see_the_end, worker)
-            self.sources[worker.messages] = partial(self._receive, worker)
-            self.sources[worker.output] = partial(self._read, worker)
-        return end
-
-    def _fork(self, job: bytes, file: File | None, errors: list[Exception]) -> None:
-        try:
+        def fork_all() -> None:
             warm_up()
             for ranks in self.processes:
                 worker = _forked(ranks, job, file)
@@ -170,14 +136,13 @@ class Supervisor:
                         worker.process.kill()
                         return
                     self.workers.append(worker)
-        except (EOFError, OSError) as error:
-            words = (
-                f"no rank could be forked ({error!r}): the server that ranks are forked from "
-                "ended; `python -m course_utils.ranks.preload` in a terminal may show why"
-            )
-            errors.append(CourseError(words))
-        except Exception as error:  # for the thread that launches
-            errors.append(error)
+
+        end = in_time(fork_all, limit, interrupts)
+        for worker in self.workers:
+            self.sources[worker.process.sentinel] = partial(self._see_the_end, worker)
+            self.sources[worker.messages] = partial(self._receive, worker)
+            self.sources[worker.output] = partial(self._read, worker)
+        return end
 
     def _listen(self, end: float, limit: float) -> None:
         try:

@@ -232,7 +232,7 @@ def test_an_interrupt_reaches_the_function(kernel, tmp_path):
     """)
     assert eventually(lambda: {"rank0", "rank1"} <= {*os.listdir(tmp_path)})
     assert "saved" in kernel.interrupt(request).text
-    kernel.works("supervisor.HEAR_SECONDS, supervisor.INTERRUPT_SECONDS = 0.2, 2.0")
+    kernel.works("supervisor.HEAR_SECONDS, supervisor.INTERRUPT_SECONDS = 0.15, 2.0")
     assert sorted(os.listdir(tmp_path)) == ["rank0 is done", "rank1 is done"]
 
 
