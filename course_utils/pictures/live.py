@@ -8,6 +8,7 @@ import json
 import math
 import operator
 import os
+import reprlib
 import subprocess
 import time
 import warnings
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import style
+from ..errors import CourseError
 from ..style import as_float
 from . import curves
 from .display import Display, display_of, shell
@@ -45,6 +47,11 @@ class LivePlot:
     def __init__(
         self, *names: str, title: str = "", total: int | None = None, mean: bool = False
     ) -> None:
+        if not all(isinstance(name, str) for name in names):
+            raise CourseError(
+                f"LivePlot got {reprlib.repr(names)}: give names one by one, "
+                'as in LivePlot("loss", "accuracy").'
+            )
         self.names = names
         self.title = title
         self.total = total

@@ -7,6 +7,7 @@ import operator
 import os
 import reprlib
 import sys
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -40,7 +41,12 @@ def checked(launcher: Callable[P, R]) -> Callable[P, R]:
             check_place()
             check_live(options.get("live"))
             kwargs = {name: value for name, value in options.items() if name not in own}
-            check(function, args, kwargs, options.keys() & own, own)
+            rank = "dist.get_rank()"
+            if "cores" in own:
+                rank = "xr.global_ordinal()"
+            elif options.get("init_group") is False:
+                rank = 'int(os.environ["RANK"])'
+            check(function, args, kwargs, options.keys() & own, own, rank)
             if "time_limit" in options:
                 options["time_limit"] = seconds(options["time_limit"])
             return launcher(function, *args, **options)  # ty: ignore[invalid-argument-type]
@@ -100,12 +106,14 @@ def check(
     kwargs: dict[str, Any],
     given: set[str],
     own: Sequence[str] = ("ranks",),
+    rank: str = "dist.get_rank()",
 ) -> None:
     """Raise, in the notebook, what ranks would raise of the call.
 
     Args:
         given: the keywords of the launcher that were passed.
         own: all that it has, first "ranks", or "cores" of `xla.launch`.
+        rank: how a function asks for its own.
     """
     if not callable(function):
         raise CourseError(
@@ -127,7 +135,8 @@ def check(
     except ValueError:  # of a function in C, which does not tell
         return
     parameters = signature.parameters
-    first = next(iter(parameters), "")
+    positional = [name for name, one in parameters.items() if one.kind <= one.POSITIONAL_OR_KEYWORD]
+    first = positional[0] if positional else ""
 
     filled = {*getattr(function, "keywords", ())}  # of a partial
     with contextlib.suppress(TypeError):  # too many, which is said below
@@ -139,7 +148,6 @@ def check(
             "its own by position."
         )
 
-    rank = "xr.global_ordinal()" if own[0] == "cores" else "dist.get_rank()"
     recipe = (
         f"launch passes no rank: if {first} is meant as one, write "
         f"{launch}(lambda *args: {name}({rank}, *args), …)."
@@ -159,7 +167,7 @@ def check(
                 f" Give arguments as they are, in no tuple, and the number of {own[0]} by name: "
                 f"{launch}({name}, 1, 2, {own[0]}=4). Its own are {'=, '.join(own)}=."
             )
-        elif first not in kwargs:
+        elif first not in ("", "self", *kwargs):
             hint = f" {recipe}"
         called = f"{name}{signature}"
         raise CourseError(f"{called:.200} cannot be called like this: {error}.{hint}") from None
@@ -168,7 +176,8 @@ def check(
 def name_of(function: Any) -> str:
     """What a reader calls it; of a partial, the function's."""
     function = _innermost(function)
-    return getattr(function, "__name__", type(function).__name__)
+    name = getattr(function, "__name__", type(function).__name__)
+    return f"….{name}" if isinstance(function, types.MethodType) else name
 
 
 def _innermost(function: Any) -> Any:

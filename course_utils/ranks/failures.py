@@ -53,6 +53,7 @@ BY_STRING = (
 )
 FROM_C = (  # which leaves no frame of torch
     "Cannot access accelerator device when none|not linked with support for cuda|"
+    "not compiled with CUDA enabled|pin_memory=True requires|"
     r"Cannot get CUDA generator|type torch\.cuda\.\w+ not available|device string: None"
 )
 ITSELF = r"\A\Z"  # the line raised it
@@ -76,6 +77,12 @@ ADVICE = (  # the first that fits counts
         message=r"op\.preamble\.length",
     ),
     Advice(
+        "All ranks end so where the server that they are forked from was killed, for its memory "
+        "perhaps: the next launch starts another.",
+        "Exit",
+        message="exit code 255",
+    ),
+    Advice(
         "Compiled code gave up; on virtual cores, where one has not come to a collective for ten "
         "seconds.",
         "SIGABRT",
@@ -85,7 +92,7 @@ ADVICE = (  # the first that fits counts
         "A process may not open so many files: raise the limit (`ulimit -n 4096`, before "
         "JupyterLab starts), or use fewer ranks.",
         r"OSError|RuntimeError|Dist\w*Error|SIGABRT",
-        message=r"\[Errno 24\]|[:-] Too many open files",
+        message=r"\[Errno 24\]|[:-] Too many open files(?: \(24\))?$",
     ),
     Advice(
         "These ranks have no GPU: use fully_shard, or give FullyShardedDataParallel "
@@ -93,14 +100,28 @@ ADVICE = (  # the first that fits counts
         devices=["cpu"],
         inside=r"fsdp/_init_utils\.py _init_device_handle",
     ),
+    Advice(
+        "These ranks have no GPU, which SyncBatchNorm needs: leave it out here.",
+        devices=["cpu"],
+        message="SyncBatchNorm expected input tensor to be on",
+    ),
     without_gpu(message=FROM_C),
     without_gpu(inside="torch/(cuda|accelerator)/"),
-    without_gpu(inside="torch/.*/distributed", message="(?i)nccl|device_id"),
+    without_gpu(inside="torch/.*/distributed", message=r"(?i)\bnccl\b|\bdevice_ids?\b"),
     without_gpu(inside="get_default_backend_for_device", message="NoneType"),
-    without_gpu("ZeroDivisionError", line="device_count", inside=ITSELF),
-    without_gpu("AttributeError", line="current_accelerator", message="NoneType", inside=ITSELF),
+    without_gpu("ZeroDivisionError", line=r"\bdevice_count\(\)", inside=ITSELF),
+    without_gpu(
+        "AttributeError", line=r"\bcurrent_accelerator\(\)", message="NoneType", inside=ITSELF
+    ),
+    Advice(
+        "In a notebook sys.argv is the kernel's: set it first, as a shell would, for example "
+        'sys.argv = ["train.py", "--steps=3"].',
+        "SystemExit",
+        inside=r"argparse\.py parse_args",
+    ),
     Advice(BY_STRING, "NameError", message=r"name '(\w+)'", inside="<string> <module>$"),
     Advice(BY_STRING, "AttributeError", message=r"attribute '(\w+)' on <module '__main__'"),
+    Advice(BY_STRING, "AttributeError", message=r"module '__main__' has no attribute '(\w+)'"),
     Advice(BY_STRING, "KeyError", message=r"'(\w+)'", line=r"globals\(\)\[", inside=ITSELF),
 )
 

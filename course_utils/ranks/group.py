@@ -93,7 +93,7 @@ def join(rank: int, ranks: int, device: str, backend: str | None, timeout: float
         options["device_id"] = torch.device(device, rank)
     if backend is not None:
         dist.init_process_group(backend, **options)
-    if backend == "gloo":  # nccl does not count what is sent from one rank to one other
+    if device == "cpu":  # nccl does not count what is sent from one rank to one other
         register_optimizer_step_post_hook(_note_step)
     _let_the_function_join(backend, rank, ranks)
 
@@ -104,21 +104,25 @@ def _note_step(*_: Any) -> None:
 
 
 def has_trained() -> bool:
-    """Whether an optimizer has made a step in a group that `launch` has joined."""
-    return _steps
+    """Whether an optimizer has made a step, in a rank that has joined a group."""
+    return _steps and bool(_groups())
 
 
 def has_sent() -> bool:
     """Whether this rank may have sent anything to another, or received it."""
-    from torch.distributed import distributed_c10d
-
-    groups: list[Any] = [*_left, *distributed_c10d._world.pg_map]
     rpc = sys.modules.get("torch.distributed.rpc.api")
     try:
-        counts = [group._get_sequence_number_for_group() for group in groups]
-    except RuntimeError:  # a backend that does not count
+        counts = [group._get_sequence_number_for_group() for group in _groups()]
+    except Exception:  # a backend that does not count
         return True
     return any(counts) or bool(rpc and rpc._ALL_WORKER_NAMES)
+
+
+def _groups() -> list[Any]:
+    """Those that this rank is in, or has left."""
+    from torch.distributed import distributed_c10d
+
+    return [*_left, *distributed_c10d._world.pg_map]
 
 
 def _let_the_function_join(joined: str | None, rank: int, ranks: int) -> None:

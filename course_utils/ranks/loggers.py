@@ -12,21 +12,25 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from ..style import size
 from .left_out import LeftOut
 
 # Loggers that libraries set up in each process, and those of the notebook's shell.
 LIBRARIES = re.compile(r"(torch|strobelight|tornado|traitlets|IPKernelApp|asyncio)(\.|$)|c10d-")
 STREAMS = ("stdout", "stderr")
+LARGE = 1 << 20  # bytes; who holds a data set is not sent to every rank
+
+Part = tuple[str, bytes]  # "the filter Secret of logger train", and its pickle
 
 
 class Handler(NamedTuple):
-    """What a rank makes a handler from; formatter and filters are pickles."""
+    """What a rank makes a handler from."""
 
     place: str  # one of STREAMS, or the path of a file
     encoding: str | None  # of the file
     level: int
-    formatter: list[bytes]  # one, or none
-    filters: list[bytes]
+    formatter: list[Part]  # one, or none
+    filters: list[Part]
 
 
 class Logger(NamedTuple):
@@ -36,7 +40,7 @@ class Logger(NamedTuple):
     level: int
     propagate: bool
     disabled: bool
-    filters: list[bytes]
+    filters: list[Part]
     handlers: list[Handler]
 
 
@@ -115,18 +119,22 @@ def _append(handler: logging.FileHandler) -> None:
         fcntl.fcntl(handler.stream, fcntl.F_SETFL, flags | os.O_APPEND)
 
 
-def _pickled(what: str, values: Iterable[Any], label: str, left_out: LeftOut) -> list[bytes]:
-    pickled: list[bytes] = []
+def _pickled(what: str, values: Iterable[Any], label: str, left_out: LeftOut) -> list[Part]:
+    parts: list[Part] = []
     for value in values:
-        with left_out.unless(f"the {what} {type(value).__name__} of {label}"):
-            pickled.append(cloudpickle.dumps(value))
-    return pickled
+        name = f"the {what} {type(value).__name__} of {label}"
+        with left_out.unless(name):
+            pickled = cloudpickle.dumps(value)
+            if len(pickled) > LARGE:
+                raise ValueError(f"it takes {size(len(pickled))}")
+            parts.append((name, pickled))
+    return parts
 
 
-def _unpickled(what: str, pickles: list[bytes], label: str, left_out: LeftOut) -> list[Any]:
+def _unpickled(parts: list[Part], left_out: LeftOut) -> list[Any]:
     values: list[Any] = []
-    for pickled in pickles:
-        with left_out.unless(f"a {what} of {label}"):
+    for name, pickled in parts:
+        with left_out.unless(name):
             values.append(pickle.loads(pickled))
     return values
 
@@ -134,28 +142,27 @@ def _unpickled(what: str, pickles: list[bytes], label: str, left_out: LeftOut) -
 def restore(loggers: list[Logger], levels: dict[str, int], left_out: LeftOut) -> None:
     """Set up the same ones here."""
     for one in loggers:
-        label = f"logger {one.name or 'root'}"
         logger = logging.getLogger(one.name)
         _set_level(logger, one.level)
         logger.propagate, logger.disabled = one.propagate, one.disabled
-        logger.filters[:] = _unpickled("filter", one.filters, label, left_out)
+        logger.filters[:] = _unpickled(one.filters, left_out)
         logger.handlers.clear()
         for parts in one.handlers:
-            with left_out.unless(f"the handler for {parts.place} of {label}"):
-                logger.addHandler(_handler(parts, label, left_out))
+            with left_out.unless(f"the handler for {parts.place} of logger {one.name or 'root'}"):
+                logger.addHandler(_handler(parts, left_out))
     for name, level in levels.items():
         _set_level(logging.getLogger(name), level)
 
 
-def _handler(parts: Handler, label: str, left_out: LeftOut) -> logging.Handler:
+def _handler(parts: Handler, left_out: LeftOut) -> logging.Handler:
     handler: logging.Handler
     if parts.place in STREAMS:
         handler = logging.StreamHandler(getattr(sys, parts.place))
     else:  # opened at the first record
         handler = logging.FileHandler(parts.place, "a", parts.encoding, delay=True)
     handler.setLevel(parts.level)
-    handler.filters[:] = _unpickled("filter", parts.filters, label, left_out)
-    for formatter in _unpickled("formatter", parts.formatter, label, left_out):
+    handler.filters[:] = _unpickled(parts.filters, left_out)
+    for formatter in _unpickled(parts.formatter, left_out):
         handler.setFormatter(formatter)
     return handler
 

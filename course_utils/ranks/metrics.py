@@ -4,6 +4,7 @@ Under `torchrun`, where no notebook listens, it writes them into files, which `L
 reads. Elsewhere, in the notebook and in a rank's child processes, it does nothing.
 """
 
+import multiprocessing
 import os
 import reprlib
 import time
@@ -51,10 +52,16 @@ def report(*first: int | None, step: int | None = None, **values: Any) -> None:
             step = number
         seconds = time.perf_counter() - session.started
         session.records.append(dict(rank=session.rank, time=seconds, step=step, **record))
-    elif "TORCHELASTIC_RUN_ID" in os.environ and "COURSE_DEVICE" not in os.environ:
+    elif _is_of_torchrun():
         from .. import dist_utils  # which imports torch
 
-        dist_utils.report(step, **values)
+        dist_utils.report(step, **record)
+
+
+def _is_of_torchrun() -> bool:
+    """Whether this is a process of torchrun's, and none that one has started, or a launch's."""
+    started = multiprocessing.parent_process() is None and "TORCHELASTIC_RUN_ID" in os.environ
+    return started and "COURSE_DEVICE" not in os.environ
 
 
 def _whole(step: Any, *, alone: bool) -> int:

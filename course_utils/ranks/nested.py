@@ -10,8 +10,9 @@ import multiprocessing as mp
 import os
 import sys
 import traceback
+from functools import partial
 from multiprocessing.process import BaseProcess
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, NoReturn
 
 from ..errors import CourseError, is_own_file
@@ -48,11 +49,29 @@ def launch_agent(config: Any, entrypoint: Any, *_: Any, **__: Any) -> NoReturn:
 
 
 def start(self: BaseProcess) -> None:
-    """Start one that names no group to join: not forked, it would know nothing of this rank."""
-    target = vars(self)["_target"]
-    if _is_own(target) and "init_process_group" in names_in(target.__code__):
+    """Start one that joins no group: not forked, it would know nothing of this rank."""
+    target = vars(self).get("_target")  # Python takes it away at the start
+    if _joins(target, set()) or _joins(type(self).run, set()):
         raise of_process(self)
     _start(self)
+
+
+def _joins(value: Any, seen: set[int]) -> bool:
+    """Whether a function or class of the program's own, or one that it uses, joins a group."""
+    if isinstance(value, partial):
+        value = value.func
+    if isinstance(value, MethodType):
+        value = value.__func__
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    if isinstance(value, type):
+        return any(_joins(one, seen) for one in vars(value).values())
+    if not _is_own(value):
+        return False
+    names = names_in(value.__code__)
+    used = (value.__globals__.get(name) for name in names)
+    return "init_process_group" in names or any(_joins(one, seen) for one in used)
 
 
 def end_launch() -> NoReturn:
@@ -68,7 +87,8 @@ def end_launch() -> NoReturn:
 
 def of_process(process: Any) -> CourseError:
     """The refusal of one of several processes, to each of which its rank is passed first."""
-    return refusal(process._target, len(process._args), 0)
+    target = vars(process).get("_target")
+    return refusal(target, len(process._args) + len(process._kwargs), 0)
 
 
 def refusal(function: Any, passed: int, ranks: int) -> CourseError:
@@ -76,23 +96,29 @@ def refusal(function: Any, passed: int, ranks: int) -> CourseError:
     function with so many arguments, the rank among them; 0: without their rank.
     """
     count = f", ranks={ranks}" if ranks > 1 else ""  # else there are no GPUs to count
-    call = f"launch(…{count}) with the function that each is to call"  # a library's is around it
-    if _is_own(function) and passed:
-        call = _with_a_rank(function, passed, count)
-    elif _is_own(function):
-        call = f"launch({function.__name__}, …{count})"
-    return CourseError(
-        f"ranks cannot start ranks, and launch has started them: in the notebook, write {call}."
-    )
+    if not _is_own(function):  # a library's is around it
+        cure = (
+            f"write launch(…{count}) with the function that each is to call, and leave out what "
+            "has a library start them, as strategy= or nproc_per_node="
+        )
+    elif passed:
+        cure = f"in the notebook, write {_with_a_rank(function, passed, count)}"
+    else:
+        cure = f"in the notebook, write launch({function.__name__}, …{count})"
+    return CourseError(f"ranks cannot start ranks, and launch has started them: {cure}.")
 
 
 def _with_a_rank(function: FunctionType, passed: int, count: str) -> str:
     """The call to write for a function that gets its rank first."""
+    import torch.distributed
+
     parameters = [*inspect.signature(function).parameters][:passed]
-    numbers = "dist.get_rank()"
+    numbers, size = "dist.get_rank()", "dist.get_world_size()"
+    if not torch.distributed.is_initialized():  # init_group=False
+        numbers, size = 'int(os.environ["RANK"])', 'int(os.environ["WORLD_SIZE"])'
     rest = parameters[1:]
     if rest and rest[0] in SIZE:
-        numbers += ", dist.get_world_size()"
+        numbers += f", {size}"
         rest = rest[1:]
     if rest:
         return f"launch(lambda *args: {function.__name__}({numbers}, *args), …{count})"

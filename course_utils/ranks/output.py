@@ -45,6 +45,7 @@ class Screen:
 
     def __init__(self) -> None:
         self.rows = [bytearray()]
+        self.cut = 0  # bytes, of the begin of rows
         self._at = 0  # the row of the cursor
         self._begins = True  # the cursor is at the begin of its row
         self._fresh = True  # nothing has been written since the cursor came to this row
@@ -81,6 +82,7 @@ class Screen:
                 self._fresh = False
                 self._begins = part == b"\r"
                 row += part
+                self.cut += max(0, len(row) - MOST_BYTES)
                 del row[:-MOST_BYTES]
         return lines
 
@@ -206,7 +208,7 @@ class Output:
 
     def _kept(self, rank: int) -> str:
         text = self.printed[rank].decode(errors="replace")
-        if more := self.dropped[rank]:
+        if more := self.dropped[rank] + self.screens[rank].cut:
             text += f"… {size(more)} more were printed, and are not kept\n"
         return text
 

@@ -35,6 +35,7 @@ from .wire import (
     Session,
     Spans,
     Task,
+    WithoutThese,
     current,
     set_session,
 )
@@ -77,8 +78,8 @@ def main(ranks: list[int], connection: Connection, task: Task, file: File | None
     def prepare() -> None:
         numbers = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
         left_out = state.restore(task.state, task.threads, **numbers)
-        if rank == 0:  # the others say the same
-            left_out.tell()
+        if left_out:
+            session.send(WithoutThese([*left_out]))
         group.join(rank, task.ranks, task.device, task.backend, task.timeout)
         nested.refuse_launchers()
         recorder.start_recording(task.device)
@@ -88,7 +89,7 @@ def main(ranks: list[int], connection: Connection, task: Task, file: File | None
         if task.device != "cpu":
             sys.modules["torch"].accelerator.synchronize()
 
-    outcome = run(session, task.call, file, prepare, finish)
+    outcome = run(session, task.call, file, prepare, finish, partial(state.settle, task.state))
     if outcome:
         close(session, outcome, program.end)
     else:
@@ -108,11 +109,13 @@ def run(
     file: File | None,
     prepare: Callable[[], None],
     finish: Callable[[], None],
+    settle: Callable[[], None] = lambda: None,
 ) -> Outcome | None:
     """Call the function; its outcome is for `close`. The notebook gets at once what it raised.
 
     Args:
         prepare, finish: before the call, and when the function has returned.
+        settle: when opening the call has imported something.
     """
     try:
         threading.Thread(target=watch, args=(session, threading.get_ident()), daemon=True).start()
@@ -121,7 +124,7 @@ def run(
         _send_error(session, error, _not_begun)
         return None
     try:
-        return _outcome(call, file, finish)
+        return _outcome(call, file, finish, settle)
     except BaseException as error:
         program.tell_hook(error)
         _send_error(session, error)
@@ -161,12 +164,22 @@ def _send_error(
         session.send(failure(error))
 
 
-def _outcome(call: values.Parcel, file: File | None, finish: Callable[[], None]) -> Outcome:
+def _outcome(
+    call: values.Parcel,
+    file: File | None,
+    finish: Callable[[], None],
+    settle: Callable[[], None],
+) -> Outcome:
     """What comes of the call; nothing of it is held when this returns."""
+    imported = len(sys.modules)
     function, args, kwargs = values.unpack(call, file)
+    if len(sys.modules) > imported:
+        settle()
     result = _called(function, args, kwargs)
     finish()
     kind, frames = type(result).__name__, _return_of(function)
+    if inspect.iscoroutine(result):
+        result.close()  # else Python says that nobody has awaited it
     refusal = f"returned a {kind}, which cannot be sent back to the notebook"
     try:
         parcel, written = values.pack(result, refusal, {"result": result})

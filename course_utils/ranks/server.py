@@ -23,7 +23,8 @@ from typing import Any
 
 import psutil
 
-from ..errors import PACKAGE, CourseError
+from ..errors import CourseError
+from .values import File
 
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # with a pool of threads a process cannot be forked safely
@@ -32,8 +33,21 @@ ENVIRONMENT = {
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # a rank that is to have a TPU loads TorchTPU itself
 }
 
+NEEDED = ("course_utils", "torch", "numpy", "cloudpickle", "psutil")  # of the server, packages all
+# What the server does first; if it cannot, it says why, and ends.
+PRELOAD = """
+import os
+try:
+    import course_utils.ranks.preload
+except BaseException as error:
+    os.write({0}, f"{{type(error).__name__}}: {{error}}".encode(errors="replace"))
+    os._exit(1)
+os.close({0})
+"""
+
 LONGEST_FOLDER = 60  # characters; a socket's path has 103 on macOS, some of them Python's own
 STILL_SECONDS = 5.0  # in which a server that imports uses the processor
+ANSWER_SECONDS = 1.0  # in which one that is needed again may answer
 HEAR_SECONDS = 0.15  # in which an interrupt is heard, where it can be
 NO_ANSWER = (
     "no rank was started within the time limit: the server that ranks are forked from does not "
@@ -43,6 +57,7 @@ NO_ANSWER = (
 RANK = "a rank"  # how the notebook calls its process
 OURS = (RANK, "ignore")  # and how `multiprocessing` calls the server
 _starting = threading.Lock()
+_said: File | None = None  # why the server could not import
 _answered: int | None = None  # the server that has forked a process
 _is_stuck = False  # a fork is waited for that nobody needs any more
 
@@ -59,7 +74,6 @@ def warm_up() -> None:
     _end_if_stuck()
     with _starting, _prepared({}):
         _choose_folder()
-        mp.get_context("forkserver").set_forkserver_preload(["course_utils.ranks.preload"])
         usual = util.spawnv_passfds
         util.spawnv_passfds = _spawn  # ty: ignore[invalid-assignment]  # called the same way
         try:
@@ -88,8 +102,13 @@ def _spawn(path: bytes, args: list, passed: list[int]) -> int:
     first ends its own group and would wait for the tracker, which ignores the signal, for seconds.
     Both end once the kernel has gone.
     """
+    global _said
     *options, program = args
-    begin = f"import sys; sys.path[:] = {_path()!r}; "
+    begin = f"import sys; sys.path[:] = {_path()!r}\n"
+    if "forkserver" in program:
+        _said = File.new()
+        passed = [*passed, _said.descriptor]
+        begin += PRELOAD.format(_said.descriptor)
     with _undebugged():
         process = subprocess.Popen(
             [*options, begin + program],
@@ -103,17 +122,19 @@ def _spawn(path: bytes, args: list, passed: list[int]) -> int:
 
 
 def _path() -> list[str]:
-    """Where the server imports from: first Python's own modules and this package, as the notebook
-    has imported them, whatever has their names in the folder or on PYTHONPATH.
+    """Where the server imports from: first what the notebook has imported, whatever has the same
+    name in a folder that it has put in front since, or in the current one.
     """
     folders = [str(folder) for folder in sys.path if folder]
     library = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-    own = [
+    pythons_own = [
         folder
         for folder in folders
         if folder.startswith(library) and not folder.endswith(("site-packages", "dist-packages"))
     ]
-    return [*own, str(Path(PACKAGE).parent), *folders]
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in NEEDED]
+    used = [str(Path(file).parent.parent) for file in files if file]
+    return [*pythons_own, *used, *folders]
 
 
 def _undebugged() -> contextlib.AbstractContextManager:
@@ -140,18 +161,22 @@ def fork(target: Any, *args: Any) -> BaseProcess:
 @contextlib.contextmanager
 def _prepared(known: dict[str, Any]) -> Iterator[None]:
     """Let `multiprocessing` tell the server, or a rank, this: it would have each run a script again
-    and find its own modules in the folder.
+    and find its own modules in the folder. Nor are streams flushed, because ipykernel keeps a
+    socket for each thread that has touched one.
     """
     usual = spawn.get_preparation_data
+    flush = vars(util)["_flush_std_streams"]
 
     def data(name: str) -> dict[str, Any]:
         return known if name in OURS else usual(name)
 
     spawn.get_preparation_data = data  # ty: ignore[invalid-assignment]  # called the same way
+    vars(util)["_flush_std_streams"] = lambda: None
     try:
         yield
     finally:
         spawn.get_preparation_data = usual
+        vars(util)["_flush_std_streams"] = flush
 
 
 def in_time(work: Callable[[], None], limit: float, interrupts: Sequence[float]) -> float:
@@ -193,9 +218,11 @@ def in_time(work: Callable[[], None], limit: float, interrupts: Sequence[float])
         if not interrupts:
             raise CourseError(NO_ANSWER)
     if errors and isinstance(errors[0], EOFError | OSError):
+        said = os.pread(_said.descriptor, 1 << 12, 0) if _said else b""
+        why = said.decode(errors="replace") or repr(errors[0])
         raise CourseError(
-            f"no rank could be forked ({errors[0]!r}): the server that ranks are forked from "
-            "ended; `python -m course_utils.ranks.preload` in a terminal may show why"
+            f"no rank could be forked, because the server that they are forked from ended ({why}). "
+            "The next launch starts another."
         ) from errors[0]
     if errors:
         raise errors[0]
@@ -221,7 +248,11 @@ def _end_if_stuck() -> None:
     from multiprocessing import forkserver
 
     server: Any = forkserver._forkserver
-    if _is_stuck and _answered is not None and server._forkserver_pid == _answered:
+    if not _is_stuck or server._forkserver_pid != _answered or _answered is None:
+        return
+    if _starting.acquire(timeout=ANSWER_SECONDS):  # it has answered since
+        _starting.release()
+    else:
         os.kill(_answered, signal.SIGKILL)
         server._stop()
     _is_stuck = False

@@ -5,6 +5,7 @@ rank changes stays in it. Each setting is read, sent and set under a guard, beca
 classes may be in it.
 """
 
+import builtins
 import linecache
 import logging
 import multiprocessing.process
@@ -60,7 +61,7 @@ def read(env: dict[str, str]) -> State:
     settings: dict[str, bytes] = {}
     for name, get, _ in _settings():
         with left_out.unless(name):
-            settings[name] = cloudpickle.dumps(get())
+            settings[name] = _pickled(name, get(), left_out)
     found = loggers.read(left_out)
     left_out.tell()
     return State(environment, folder, found, settings)
@@ -105,6 +106,21 @@ def restore(state: State, threads: int, **env: str) -> LeftOut:
     return left_out
 
 
+def _pickled(name: str, setting: Any, left_out: LeftOut) -> bytes:
+    """A pickle of it; of a list or a dict without the entries that cannot be sent."""
+    try:
+        return cloudpickle.dumps(setting)
+    except Exception:
+        if not isinstance(setting, list | dict):
+            raise
+    kept = []
+    for entry in setting.items() if isinstance(setting, dict) else setting:
+        with left_out.unless(f"an entry of {name}"):
+            cloudpickle.dumps(entry)
+            kept.append(entry)
+    return cloudpickle.dumps(type(setting)(kept))
+
+
 def threads(share: int) -> int:
     """For torch's operations in a rank that has this share of the cores.
 
@@ -116,6 +132,14 @@ def threads(share: int) -> int:
         return max(1, share)
     given = psutil.Process().environ().get("OMP_NUM_THREADS") == os.environ["OMP_NUM_THREADS"]
     return max(1, min(share, int(found[0]))) if given else int(found[0])
+
+
+def settle(state: State) -> None:
+    """Set once more what libraries have set up for themselves, which the call has imported."""
+    left_out = LeftOut()  # which has been told
+    with left_out.unless("warnings filters"):
+        _set_filters(pickle.loads(state.settings["warnings filters"]))
+    loggers.restore(*state.loggers, left_out)
 
 
 def _set_environment(env: dict[bytes, bytes]) -> None:
@@ -134,8 +158,8 @@ def _settings() -> Iterator[Setting]:
     """What Python, torch and NumPy keep for the process. A rank sets what differs there."""
     import torch
 
-    yield "sys.path", _path, _into(sys.path)
-    yield "sys.argv", lambda: sys.argv, _into(sys.argv)
+    yield "sys.path", _path, partial(setattr, sys, "path")
+    yield "sys.argv", lambda: sys.argv, partial(setattr, sys, "argv")
     yield "the program's file", _main, vars(sys.modules["__main__"]).update
     yield "the text of cells", _cells, linecache.cache.update
     yield "the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit
@@ -164,10 +188,6 @@ def _settings() -> Iterator[Setting]:
         yield "how NumPy prints", *printing
 
 
-def _into(values: list) -> Callable[[list], None]:
-    return lambda found: values.__setitem__(slice(None), found)
-
-
 def _path() -> list[str]:
     """None of it depends on the folder, which a rank may change."""
     found = [getattr(sys.path_importer_cache.get(path), "path", path) for path in sys.path]
@@ -194,12 +214,32 @@ def _cells() -> dict[str, tuple]:
 
 
 def _filters() -> list[tuple]:
-    return [one for one in warnings.filters if not one[2].__module__.startswith(SHELL)]
+    """With the name of a category in place of one that has a module: to open it imports all of a
+    library, which takes seconds.
+    """
+    found: list[tuple] = []
+    for action, message, category, *rest in warnings.filters:
+        module = category.__module__
+        if module.startswith(SHELL):
+            continue
+        known: Any = category
+        if module != "__main__":
+            known = module, known.__name__
+        found.append((action, message, known, *rest))
+    return found
 
 
 def _set_filters(filters: list[tuple]) -> None:
+    """Those whose category this process knows by now."""
+    known = []
+    for action, message, category, *rest in filters:
+        if isinstance(category, tuple):
+            module, name = category
+            category = vars(sys.modules.get(module, builtins)).get(name)
+        if category is not None:
+            known.append((action, message, category, *rest))
     warnings.resetwarnings()
-    warnings.filters[:] = filters  # ty: ignore[invalid-assignment]
+    warnings.filters[:] = known  # ty: ignore[invalid-assignment]
 
 
 def _are_warnings_captured() -> bool:

@@ -30,26 +30,38 @@ from ..pictures.live import LivePlot
 from ..style import plural
 from ..timeline import Span, Timeline
 from .failures import died, failed, too_late
+from .left_out import LeftOut
 from .output import Output, Status
 from .rank import begin
 from .run import Run
 from .server import HEAR_SECONDS, fork, in_time, warm_up
 from .values import File, unpack
 from .whereabouts import Stacks, Whereabouts
-from .wire import At, Failure, Interrupted, Metrics, Printed, Returned, Spans, Task
+from .wire import (
+    At,
+    Failure,
+    Interrupted,
+    Metrics,
+    Printed,
+    Returned,
+    Spans,
+    Task,
+    WithoutThese,
+)
 
 INTERRUPT_SECONDS = 2.0  # in which a rank may end after an interrupt, as a script after Ctrl+C
 TERMINATE_SECONDS = 2.0  # between asking a process to end and killing it
 KILL_SECONDS = 10.0  # in which a process that was killed lets go of its device
 END_SECONDS = 2.0  # in which a process that has raised may end as Python does
 CLEANUP_SECONDS = 10.0  # the same for what removes the files of a process that was killed
+SERVER_SECONDS = 0.1  # in which the server says that a process has ended
 POLL_SECONDS = 1.0  # at most that the supervisor listens before it looks at its limits
 ALONE = (
-    "No rank has sent anything to another, so each has trained a model of its own: wrap the model "
-    "in DDP, or tell Trainer or Fabric devices={}."
+    "No rank has sent anything to another, so each has trained a model of its own. If they were to "
+    "train one, wrap it in DDP, or tell Trainer or Fabric devices={}."
 )
 SETTLE_SECONDS = 0.1  # in which other ranks may be heard before the first cause is named
-FILES, FILES_OF_EACH = 16, 5  # that a launch opens in this process, and for each of the others
+FILES, FILES_OF_EACH = 24, 6  # that a launch opens in this process, and for each of the others
 
 
 class Worker(NamedTuple):
@@ -187,6 +199,8 @@ class Supervisor:
         match message:
             case At(frames, cpu_seconds):
                 self.whereabouts.note(rank, frames, cpu_seconds)
+            case WithoutThese(lines):
+                LeftOut(lines).tell()  # once, since ranks say the same
             case Interrupted():
                 self.interrupted.add(rank)
             case Metrics(records):
@@ -304,7 +318,7 @@ class Supervisor:
     def _ends_by_itself(self, worker: Worker, early: bool) -> bool:
         """Whether a rank that was interrupted is to be waited for."""
         [rank] = worker.ranks
-        if self._heard_of(worker) or not worker.process.is_alive():
+        if self._heard_of(worker) or not _is_alive(worker):
             return False
         return early or rank in self.interrupted or not self.whereabouts.waits(rank)
 
@@ -339,11 +353,14 @@ class Supervisor:
         """Wait for the end of these processes and, if they end, of all in their groups."""
         end = time.monotonic() + seconds
         for worker in workers:
-            worker.process.join(max(0.0, end - time.monotonic()))
+            left = end - time.monotonic()
+            worker.process.join(max(0.0, min(SERVER_SECONDS, left)))
+            while _is_alive(worker) and (left := end - time.monotonic()) > 0:
+                worker.process.join(min(SERVER_SECONDS, left))
         groups = [
             worker.process.pid
             for worker in workers
-            if not worker.process.is_alive() and _signal_group(worker, 0)
+            if not _is_alive(worker) and _signal_group(worker, 0)
         ]
         while groups and (left := _members(groups)):
             late = time.monotonic() - end
@@ -405,19 +422,32 @@ def _signal_group(worker: Worker, number: int) -> bool:
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):  # no group yet, or nobody left in it
-        if worker.process.is_alive() and number:
+        if _is_alive(worker) and number:
             worker.process.kill()
-        return worker.process.is_alive()
+        return _is_alive(worker)
+    return True
+
+
+def _is_alive(worker: Worker) -> bool:
+    """Also where the server does not say that it has ended."""
+    if not worker.process.is_alive():
+        return False
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return not _is_zombie(psutil.Process(worker.process.pid))
+    return False
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    """Whether it has ended and was not waited for, or is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
     return True
 
 
 def _members(groups: list[int | None]) -> list[psutil.Process]:
     """Who is left in these groups, but for those that have ended and were not waited for."""
-    return [
-        process
-        for process in psutil.process_iter()
-        if _group_of(process.pid) in groups and process.status() != psutil.STATUS_ZOMBIE
-    ]
+    found = [one for one in psutil.process_iter() if _group_of(one.pid) in groups]
+    return [one for one in found if not _is_zombie(one)]
 
 
 def _removes_files(process: psutil.Process) -> bool:

@@ -43,6 +43,12 @@ class At(NamedTuple):
     cpu_seconds: float
 
 
+class WithoutThese(NamedTuple):
+    """What of the notebook's state a rank does without."""
+
+    lines: list[str]
+
+
 class Interrupted(NamedTuple):
     """An interrupt has reached the function, as it does not while a rank waits in C++."""
 
@@ -89,7 +95,7 @@ class Failure(NamedTuple):
     traceback: str  # "" for a process that died
 
 
-Message = At | Interrupted | Metrics | Printed | Spans | Returned | Failure
+Message = At | WithoutThese | Interrupted | Metrics | Printed | Spans | Returned | Failure
 
 
 @dataclass

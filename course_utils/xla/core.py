@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from ..ranks import program, state
 from ..ranks.rank import Outcome, close, run
 from ..ranks.values import File
-from ..ranks.wire import Printed, Session, Task, current, set_session
+from ..ranks.wire import Printed, Session, Task, WithoutThese, current, set_session
 from .debug import wait_for_device
 
 SPMD, REPLICAS = "SPMD", "one replica a core"  # `Task.backend`
@@ -36,7 +36,8 @@ def main(ranks: list[int], connection: Connection, task: Task, file: File | None
     """Run all cores; what XLA prints, which knows no cores, goes to the process's output."""
     global _unfinished
     imported = dict(os.environ)  # torch_xla, imported by the server, left its own settings here
-    state.restore(task.state, task.threads).tell()
+    if left_out := state.restore(task.state, task.threads):
+        connection.send((0, WithoutThese([*left_out])))
     for name, value in imported.items():
         os.environ.setdefault(name, value)
     import torch_xla.runtime as xr

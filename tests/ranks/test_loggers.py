@@ -45,6 +45,12 @@ class NotHere(logging.Filter):
         raise OSError("not in this process")
 
 
+class Large(logging.Filter):
+    def __init__(self):
+        super().__init__()
+        self.data = bytes(1 << 21)
+
+
 class NoLevel(logging.Handler):
     def __init__(self, *, page):
         super().__init__()
@@ -102,13 +108,19 @@ def filtered(handler, one):
             "the filter Slots of the StreamHandler of logger own (TypeError: ",
         ),
         (
+            lambda: filtered(logging.StreamHandler(), Large()),
+            "epoch 1",
+            "the filter Large of the StreamHandler of logger own (ValueError: it takes 2.1 MB)",
+        ),
+        (
             lambda: filtered(logging.StreamHandler(), NotHere("a")),
             "epoch 1",
-            "a filter of logger own (OSError: not in this process)",
+            "the filter NotHere of the StreamHandler of logger own (OSError: not in this process)",
         ),
     ],
 )
-def test_a_handler_of_anybodys_class(handler, printed, told, capfd):
+def test_a_handler_of_anybodys_class(handler, printed, told, capfd, monkeypatch):
+    monkeypatch.setattr(left_out, "_told", set())
     log = logging.getLogger("own")
     log.propagate = False
     log.setLevel(logging.INFO)
@@ -133,3 +145,33 @@ def test_what_ranks_do_without_is_told_once(monkeypatch, capsys):
         assert launch(logging.getLogRecordFactory, ranks=1).results == [logging.LogRecord]
         told = capsys.readouterr().out
         assert told.count("Ranks do without the factory of log records.\n") == count
+
+
+LIBRARY = """
+import logging
+class OwnWarning(UserWarning): pass
+log = logging.getLogger("a_library")
+log.addHandler(logging.StreamHandler())
+log.setLevel(logging.WARNING)
+log.propagate = False
+"""
+
+
+def test_a_library_that_the_call_imports_does_not_set_its_logger_up_again(tmp_path, kernel):
+    (tmp_path / "a_library.py").write_text(LIBRARY)
+    answer = kernel.works(f"""
+        import warnings
+        sys.path.insert(0, {str(tmp_path)!r})
+        import a_library
+        a_library.log.setLevel("INFO")
+        warnings.simplefilter("error", a_library.OwnWarning)
+        def train():
+            a_library.log.info("once")
+            return [one[0] for one in warnings.filters if one[2] is a_library.OwnWarning]
+        print(launch(train, ranks=1).results)
+        def other(): return "a_library" in sys.modules
+        print(launch(other, ranks=1).results)
+        del warnings.filters[0]
+        sys.path.pop(0)
+    """)
+    assert answer.text == "[rank 0] once\n[['error']]\n[False]\n"

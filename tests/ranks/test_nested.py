@@ -26,6 +26,31 @@ def by_setup(rank, world_size):
     demo(rank, world_size)
 
 
+class Trainer:
+    def __init__(self, rank, world_size):
+        demo(rank, world_size)
+
+
+def by_class(rank, world_size):
+    Trainer(rank, world_size)
+
+
+class OfItsOwn(multiprocessing.Process):
+    def run(self):
+        demo(0, 2)
+
+
+def of_its_own():
+    OfItsOwn().start()
+
+
+def twice():
+    process = multiprocessing.get_context("fork").Process(target=double, args=(1,))
+    process.start()
+    process.join()
+    process.start()
+
+
 RECIPE = "launch(lambda: demo(dist.get_rank(), dist.get_world_size()), ranks=2)."
 
 
@@ -88,6 +113,9 @@ def loop(method, function, **kwargs):
             "launch(lambda: by_setup(dist.get_rank(), dist.get_world_size()",
         ),
         (loop, ("spawn", demo), "launch(lambda: demo(dist.get_rank()"),
+        (loop, ("spawn", by_setup), "launch(lambda: by_setup(dist.get_rank()"),
+        (loop, ("forkserver", by_class), "launch(lambda: by_class(dist.get_rank()"),
+        (of_its_own, (), "launch(…) with the function that each is to call"),
         (loop, ("forkserver", demo), "launch(lambda: demo(dist.get_rank()"),
     ],
 )
@@ -113,3 +141,14 @@ def test_processes_that_join_no_group_are_a_ranks_own_business(method):
         return doubled, process.exitcode, len([*loader])
 
     assert launch(work, ranks=1, device="cpu").results == [([2, 4], 0, 2)]
+
+
+def test_pythons_own_errors_of_processes_stay():
+    with pytest.raises(RankError, match="AssertionError: cannot start a process twice"):
+        launch(twice, ranks=1)
+
+
+def test_without_a_group_of_launchs_the_environment_tells_the_rank():
+    with pytest.raises(RankError) as caught:
+        launch(spawned, 2, 2, ranks=2, device="cpu", init_group=False)
+    assert 'demo(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))' in str(caught.value)

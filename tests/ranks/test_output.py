@@ -107,6 +107,14 @@ def test_what_is_not_kept_is_told(monkeypatch):
     assert text.endswith("\n… 1 kB more were printed, and are not kept\n")
 
 
+def test_what_a_very_long_line_loses_is_told(monkeypatch):
+    monkeypatch.setattr(output_module, "MOST_BYTES", 1000)
+    output = Output("rank", show=False)
+    for _ in range(30):
+        output.add(0, b"x" * 100)
+    assert output.texts(1)[0].endswith("\n… 2 kB more were printed, and are not kept\n")
+
+
 @posix
 def test_a_rank_prints_in_every_locale():
     text = ascii("Größe 数 →")

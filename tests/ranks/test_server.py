@@ -1,5 +1,6 @@
 """The server that ranks are forked from: it is the notebook's, and a launch ends without it."""
 
+import os
 import time
 
 from tests.files import ROOT, write
@@ -26,7 +27,7 @@ if __name__ == "__main__":
 
 def test_whatever_lies_in_the_folder_ranks_have_the_notebooks_package(tmp_path):
     wrong = "raise ImportError('that of the folder')"
-    names = ("course_utils/__init__.py", "socket.py", "queue.py", "random.py")
+    names = ("course_utils/__init__.py", "socket.py", "queue.py", "random.py", "cloudpickle.py")
     folder = write(tmp_path / "folder", dict.fromkeys(names, wrong))
     script = write(tmp_path, {"script.py": SCRIPT.replace("ROOT", repr(str(ROOT)))}) / "script.py"
     lines = python("-P", script, cwd=folder).stdout.splitlines()
@@ -35,6 +36,25 @@ def test_whatever_lies_in_the_folder_ranks_have_the_notebooks_package(tmp_path):
         str(package / "__init__.py"),
         str(package / "lessons" / "__init__.py"),
     ]
+
+
+IMPORT = """
+import os, course_utils
+os.environ["TORCH_LOGS"] = "nonsense"  # which torch reads when it is imported
+course_utils.warm_up()
+del os.environ["TORCH_LOGS"]
+for _ in range(2):
+    try: print(course_utils.launch(int, ranks=1, device="cpu").results)
+    except course_utils.CourseError as error: print(error)
+"""
+
+
+def test_a_server_that_cannot_import_says_why_and_the_next_launch_has_another():
+    done = python("-c", IMPORT, cwd=ROOT)
+    words = "forked from ended (ValueError: "
+    assert words in done.stdout
+    assert done.stdout.endswith("[0]\n")
+    assert not done.stderr
 
 
 DEBUGGER = """
@@ -81,6 +101,29 @@ def test_a_server_that_does_not_answer_ends_no_kernel(kernel, tmp_path):
     server.resume()
 
 
+def test_a_server_that_is_stopped_in_mid_run(kernel, tmp_path):
+    """It cannot say that ranks have ended."""
+    kernel.works("""
+        from course_utils.ranks import supervisor
+        supervisor.END_SECONDS = supervisor.TERMINATE_SECONDS = supervisor.KILL_SECONDS = 6000
+    """)
+    request = kernel.send(f"""
+        def train():
+            open({str(tmp_path)!r} + f"/{{dist.get_rank()}}", "w").close()
+            while not os.path.exists({str(tmp_path / "go")!r}): time.sleep(0.01)
+            return 7
+        print(launch(train, ranks=2).results)
+    """)
+    assert eventually(lambda: len(os.listdir(tmp_path)) == 2)
+    server = kernel.server()
+    server.suspend()
+    (tmp_path / "go").touch()
+    assert kernel.answer(request).text == "[7, 7]\n"
+    server.resume()
+    kernel.works("supervisor.END_SECONDS = supervisor.TERMINATE_SECONDS = 2.0")
+    kernel.works("supervisor.KILL_SECONDS = 10.0")
+
+
 def test_a_server_that_has_never_answered_is_given_up_too(fresh):
     server = fresh.server()
     server.suspend()
@@ -90,16 +133,28 @@ def test_a_server_that_has_never_answered_is_given_up_too(fresh):
     fresh.works("assert launch(rank_of, ranks=2, device='cpu').results == [0, 1]")
 
 
+def test_no_file_stays_open_after_a_launch(kernel):
+    """ipykernel keeps one for each thread that has touched a stream."""
+    kernel.works("""
+        import threading
+        begun, flush = [], sys.stdout.flush
+        sys.stdout.flush = lambda: begun.append(threading.current_thread())
+        launch(rank_of, ranks=2)
+        sys.stdout.flush = flush
+        assert {*begun} <= {threading.main_thread()}, begun
+    """)
+
+
 def test_few_files(kernel):
     answer = kernel.run("""
         import resource
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         launch(rank_of, ranks=1, device="cpu")
         opened = len(os.listdir("/dev/fd"))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 20, limits[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 60, limits[1]))
         try: launch(rank_of, ranks=16, device="cpu")
         finally: resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     """)
-    assert answer.shown.startswith("CourseError: 16 ranks take 96 open files"), answer.shown
+    assert answer.shown.startswith("CourseError: 16 ranks take 120 open files"), answer.shown
     assert "ulimit -n 4096" in answer.shown
     assert not answer.text

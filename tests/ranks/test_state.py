@@ -65,17 +65,27 @@ def test_the_environment_need_not_be_text(monkeypatch):
     assert launch(os.environb.get, b"ODD", ranks=1).results == [None]
 
 
-def test_a_setting_that_cannot_be_sent_is_left_out_and_told(kernel):
+def test_what_cannot_be_sent_of_a_setting_is_left_out_and_told(kernel):
     answer = kernel.works("""
         import warnings
-        entry = type("Entry", (tuple,), {"__reduce_ex__": lambda *_: 1 / 0})
-        warnings.filters.insert(0, entry(("ignore", None, UserWarning, None, 0)))
-        def train(): return os.environ["WORLD_SIZE"]
-        assert launch(train, ranks=2).results == ["2", "2"]
-        del warnings.filters[0]
+        from course_utils.ranks import left_out
+        left_out._told.clear()
+        class Odd:
+            def match(self, text): return False
+            def __reduce_ex__(self, protocol): 1 / 0
+        warnings.filters.append(("ignore", Odd(), UserWarning, None, 0))
+        warnings.filters.insert(0, ("error", None, BytesWarning, None, 0))
+        argv = sys.argv
+        del sys.argv
+        def train(): return [one[2] for one in warnings.filters[:1]]
+        assert launch(train, ranks=2).results == [[BytesWarning]] * 2
+        del warnings.filters[0], warnings.filters[-1]
+        sys.argv = argv
     """)
-    told = "Ranks do without warnings filters (ZeroDivisionError: division by zero).\n"
-    assert answer.text == told
+    assert answer.text.splitlines() == [
+        "Ranks do without sys.argv (AttributeError: module 'sys' has no attribute 'argv').",
+        "Ranks do without an entry of warnings filters (ZeroDivisionError: division by zero).",
+    ]
 
 
 def test_a_folder_that_vanishes_before_a_rank_is_there(kernel, tmp_path):
@@ -93,7 +103,7 @@ def test_a_folder_that_vanishes_before_a_rank_is_there(kernel, tmp_path):
         try: assert launch(rank_of, ranks=2).results == [0, 1]
         finally: state.read = usual
     """)
-    told = f"[rank 0] Ranks do without the folder {tmp_path / 'gone'} (FileNotFoundError: "
+    told = f"Ranks do without the folder {tmp_path / 'gone'} (FileNotFoundError: "
     assert answer.text.startswith(told), answer.text
 
 
