@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from ..errors import CourseError
+from ..errors import PACKAGE, CourseError
 from .values import File
 
 ENVIRONMENT = {
@@ -33,7 +33,7 @@ ENVIRONMENT = {
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # a rank that is to have a TPU loads TorchTPU itself
 }
 
-NEEDED = ("course_utils", "torch", "numpy", "cloudpickle", "psutil")  # of the server, packages all
+IMPORTED_FROM = [*sys.path]  # before the notebook puts other folders in front
 # What the server does first; if it cannot, it says why, and ends.
 PRELOAD = """
 import os
@@ -122,19 +122,18 @@ def _spawn(path: bytes, args: list, passed: list[int]) -> int:
 
 
 def _path() -> list[str]:
-    """Where the server imports from: first what the notebook has imported, whatever has the same
-    name in a folder that it has put in front since, or in the current one.
+    """Where the server imports from: Python's own modules and this package first, whatever has
+    their names in a folder, and then as the notebook did.
     """
-    folders = [str(folder) for folder in sys.path if folder]
+    first = [folder for folder in IMPORTED_FROM if folder in sys.path]
+    folders = [str(folder) for folder in (*first, *sys.path) if folder]
     library = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     pythons_own = [
         folder
         for folder in folders
         if folder.startswith(library) and not folder.endswith(("site-packages", "dist-packages"))
     ]
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in NEEDED]
-    used = [str(Path(file).parent.parent) for file in files if file]
-    return [*pythons_own, *used, *folders]
+    return [*pythons_own, str(Path(PACKAGE).parent), *folders]
 
 
 def _undebugged() -> contextlib.AbstractContextManager:
