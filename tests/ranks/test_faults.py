@@ -219,8 +219,8 @@ def test_an_interrupt_reaches_the_function(kernel, tmp_path):
     request = kernel.send(f"""
         def train():
             path = {str(tmp_path)!r} + f"/rank{{dist.get_rank()}}"
-            open(path, "w").close()
             try:
+                open(path, "w").close()
                 while True: dist.all_reduce(torch.ones(1))
             except KeyboardInterrupt:
                 print("saved")

@@ -121,7 +121,7 @@ def loop(method, function, **kwargs):
 )
 def test_who_would_start_ranks_is_told_what_to_write(function, args, recipe):
     with pytest.raises(RankError) as caught:
-        launch(function, *args, ranks=2, device="cpu", time_limit=60)
+        launch(function, *args, ranks=2, device="cpu", time_limit=600)
     assert caught.value.cause == "CourseError"
     assert recipe in str(caught.value)
     assert f", in {function.__name__}" in str(caught.value)
