@@ -21,8 +21,7 @@ LOG = rb"^(?:\[rank\d+\]:)?(?:\[?[A-Z]\d{4} |\d{4}-\d\d-\d\d )[\d:.]+[^\]]*"
 HIDDEN = re.compile(
     rb"^\[Gloo\] Rank \d+ is connected"  # torch 2.9 of every process group
     rb"|^WARNING: All log messages b"  # TorchTPU of itself
-    rb"|^\S+: \w+: <TorchTpu/(ApiStage|Performance)/"
-    + rb"|"
+    rb"|^\S+: \w+: <TorchTpu/(ApiStage|Performance)/|"
     + LOG
     + rb"(rendezvous\.cc:\d+\]"  # XLA's CPU client of a core that is late
     rb"|\] Warning: (<TorchTpu/(ApiStage|Performance)/"

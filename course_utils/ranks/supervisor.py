@@ -353,10 +353,10 @@ class Supervisor:
         """Wait for the end of these processes and, if they end, of all in their groups."""
         end = time.monotonic() + seconds
         for worker in workers:
-            left = end - time.monotonic()
-            worker.process.join(max(0.0, min(SERVER_SECONDS, left)))
-            while _is_alive(worker) and (left := end - time.monotonic()) > 0:
+            while (left := end - time.monotonic()) > 0:
                 worker.process.join(min(SERVER_SECONDS, left))
+                if not _is_alive(worker):
+                    break
         groups = [
             worker.process.pid
             for worker in workers
