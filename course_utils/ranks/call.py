@@ -122,7 +122,7 @@ def check(
         )
     name = name_of(function)
     launch = "xla.launch" if own[0] == "cores" else "launch"
-    inner = _innermost(function)
+    inner = innermost(function)
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     for flag, kind, way in UNRUN:
         if code is not None and code.co_flags & flag:
@@ -175,12 +175,12 @@ def check(
 
 def name_of(function: Any) -> str:
     """What a reader calls it; of a partial, the function's."""
-    function = _innermost(function)
+    function = innermost(function)
     name = getattr(function, "__name__", type(function).__name__)
     return f"….{name}" if isinstance(function, types.MethodType) else name
 
 
-def _innermost(function: Any) -> Any:
+def innermost(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return function

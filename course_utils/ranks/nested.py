@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from ..errors import CourseError, is_own_file
 from . import wire
 from .failures import raised_by
-from .unpicklable import names_in
+from .pickler import names_in
 
 # What the second parameter of a function for `mp.spawn` is called, if it is the number of ranks.
 SIZE = ("world_size", "size", "nprocs", "n_ranks", "num_ranks", "ngpus_per_node")

@@ -25,7 +25,7 @@ import torch.distributed.launcher
 import torch.distributed.pipelining
 import torch.distributed.tensor
 
-from course_utils.ranks import rank
+from course_utils.ranks import rank, tensors
 
 if find_spec("tqdm"):
     from tqdm import std

@@ -9,17 +9,17 @@ import builtins
 import contextlib
 import ctypes
 import faulthandler
+import fcntl
 import gc
-import inspect
 import io
 import logging
 import multiprocessing as mp
 import multiprocessing.util
 import os
 import signal
+import stat
 import sys
 import threading
-import traceback
 import types
 import weakref
 from multiprocessing import resource_tracker
@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from ..errors import PACKAGE, Frame, is_own_file
+from ..errors import Frame
 
 # What Python itself does at its exit: removes temporary folders, joins processes, flushes logs.
 PYTHONS_OWN = (
@@ -38,7 +38,6 @@ PYTHONS_OWN = (
     logging.shutdown,
 )
 server: Any = None  # the process that this one was forked from
-_preloaded: set[str] = set()  # the server's modules
 _forgotten: list[dict] = []  # to free them would touch, and so copy, much of the server's memory
 WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 CHILDREN = Path("/proc/self/task")
@@ -54,7 +53,6 @@ def begin(output: Connection, last_words: int) -> None:
     """
     global server
     server = mp.parent_process()
-    _preloaded.update(sys.modules)
     process: Any = mp.current_process()
     process._identity = ()
     process.name = "MainProcess"
@@ -99,32 +97,22 @@ def end() -> None:
     """What Python does at its end, but for its finalization, in which torch's threads may hang."""
     threading._shutdown()  # ty: ignore[missing-attribute]  # joins threads that are no daemons
     atexit._run_exitfuncs()
-    # Before anything is freed: of a cycle a buffer may be closed before its text is in it.
-    _flush()
-    # What closes itself in `__del__`, such as a ZipFile, does so now, while what it uses is there.
-    vars(threading)["excepthook"] = lambda _: None  # daemons, which Python would stop
-    gone = ["__main__"]
-    if threading.active_count() <= 2:  # this one, and the one that says where the rank is
-        gone += filter(_is_own, sys.modules.keys() - _preloaded)
-    for name in gone:
-        del sys.modules[name]
-    finders, sys.meta_path[:] = sys.meta_path[:], []  # or `__del__` might run a file again
-    gc.collect()
-    sys.meta_path[:] = finders
-    _flush()
+    if _is_writing():
+        for file in gc.get_objects():  # of this rank alone: the server's are frozen
+            if issubclass(type(file), WRITERS):  # `isinstance` would ask proxies of what is gone
+                with contextlib.suppress(OSError, ValueError):  # it is closed, or only read
+                    file.flush()
 
 
-def _is_own(module: str) -> bool:
-    """Whether it is one of the program's own, and no library's."""
-    file = getattr(sys.modules[module], "__file__", None)
-    return file is not None and is_own_file(file)
-
-
-def _flush() -> None:
-    for file in gc.get_objects():
-        if issubclass(type(file), WRITERS):  # `isinstance` would ask proxies of what is gone
-            with contextlib.suppress(OSError, ValueError):  # it is closed, or only read
-                file.flush()
+def _is_writing() -> bool:
+    """Whether a file that has a name is open for writing."""
+    for number in map(int, os.listdir("/dev/fd")):
+        with contextlib.suppress(OSError):  # of the listing itself
+            found = os.fstat(number)
+            mode = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
+            if stat.S_ISREG(found.st_mode) and found.st_nlink and mode != os.O_RDONLY:
+                return True
+    return False
 
 
 def is_ending(frames: list[Frame]) -> bool:
@@ -144,51 +132,6 @@ def leave(connection: Connection) -> NoReturn:
                 if os.getsid(child.pid) != os.getpid():
                     child.kill()
     os._exit(0)
-
-
-def tell_hook(error: BaseException) -> None:
-    """Call what the program has set for errors that nobody catches, as Python does at its end."""
-    hook = _hook()
-    if hook is not sys.__excepthook__ and not isinstance(error, SystemExit):
-        _call(hook, error)
-
-
-def end_fork(error: BaseException | None) -> NoReturn:
-    """End a process that the program has forked as Python would; `error`: what nobody caught."""
-    code = 0
-    if isinstance(error, SystemExit):
-        code = error.code or 0
-        if not isinstance(code, int):
-            print(code, file=sys.stderr)
-            code = 1
-    elif error is not None:
-        code = 1
-        _call(_hook(), error)
-    try:
-        end()
-    finally:
-        os._exit(code)
-
-
-def _hook() -> Any:
-    """Python's own where the program has set none; torch wraps it when a group is joined."""
-    hook: Any = sys.excepthook
-    while getattr(hook, "__module__", "") == "torch.distributed.distributed_c10d":
-        hook = inspect.getclosurevars(hook).nonlocals.get("old_hook", sys.__excepthook__)
-    return hook
-
-
-def _call(hook: Any, error: BaseException) -> None:
-    """Without the frames of this package."""
-    whole = frames = error.__traceback__
-    while frames and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
-        frames = frames.tb_next
-    try:
-        hook(type(error), error.with_traceback(frames), frames)
-    except Exception:
-        traceback.print_exc()
-    finally:
-        error.__traceback__ = whole
 
 
 class NoKeyboard(io.TextIOBase):

@@ -5,7 +5,6 @@
 
 import contextlib
 import ctypes
-import dis
 import inspect
 import itertools
 import multiprocessing as mp
@@ -23,6 +22,7 @@ from typing import Any, NoReturn
 
 from ..errors import Frame
 from . import group, nested, program, state, values
+from .call import innermost
 from .failures import raised_by
 from .spans import recorder
 from .values import File
@@ -126,7 +126,6 @@ def run(
     try:
         return _outcome(call, file, finish, settle)
     except BaseException as error:
-        program.tell_hook(error)
         _send_error(session, error)
         return None
 
@@ -177,50 +176,38 @@ def _outcome(
         settle()
     result = _called(function, args, kwargs)
     finish()
-    kind, frames = type(result).__name__, _return_of(function)
+    kind, frames = type(result).__name__, _place_of(function)
     if inspect.iscoroutine(result):
         result.close()  # else Python says that nobody has awaited it
     refusal = f"returned a {kind}, which cannot be sent back to the notebook"
     try:
-        parcel, written = values.pack(result, refusal, {"result": result})
+        parcel, written = values.pack(result, refusal)
     except values.CannotBeSent as error:
         return raised_by(error)._replace(happened=str(error), frames=frames), None
     return Returned(kind, frames, parcel, group.has_trained(), group.has_sent()), written
 
 
 def _called(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What it returns; like a script, it may also end by `sys.exit(0)`.
-
-    A process that it has forked ends here.
-    """
+    """What it returns; like a script, it may also end by `sys.exit(0)`."""
     process = os.getpid()
     try:
-        result = function(*args, **kwargs)
-    except BaseException as error:
-        if os.getpid() != process:
-            program.end_fork(error)
-        if isinstance(error, SystemExit) and error.code in (None, 0):
+        return function(*args, **kwargs)
+    except SystemExit as error:
+        if error.code in (None, 0):
             return None
         raise
-    if os.getpid() != process:
-        program.end_fork(None)
-    return result
+    finally:
+        if os.getpid() != process:  # the function has forked it, and it ends here
+            failed = sys.exc_info()[0] is not None
+            if failed:
+                traceback.print_exc()
+            os._exit(failed)
 
 
-def _return_of(function: Callable) -> list[Frame]:
-    """The line of its only `return`, or its first line where there are several, or none."""
-    while isinstance(function, partial):
-        function = function.func
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None:
-        return []
-    lines = {
-        one.positions.lineno
-        for one in dis.get_instructions(code)
-        if one.opname.startswith("RETURN_") and one.positions and one.positions.lineno
-    }
-    line = lines.pop() if len(lines) == 1 else code.co_firstlineno
-    return [(code.co_filename, line, code.co_name)]
+def _place_of(function: Callable) -> list[Frame]:
+    """Its first line."""
+    code = getattr(inspect.unwrap(innermost(function)), "__code__", None)
+    return [(code.co_filename, code.co_firstlineno, code.co_name)] if code else []
 
 
 def watch(session: Session, thread: int) -> None:

@@ -75,7 +75,7 @@ class Returned(NamedTuple):
     """The function's result; if it is large, its file follows."""
 
     kind: str  # the name of its class
-    frames: list[Frame]  # the line of the `return`
+    frames: list[Frame]  # the first line of the function
     parcel: Parcel
     trained: bool  # an optimizer has made a step
     sent: bool  # anything to another rank, or received it

@@ -1,0 +1,320 @@
+"""What can be sent to another process, and how: functions and classes of cells by value, modules by
+name, tensors as `tensors.py` says.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import io
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+from cloudpickle.cloudpickle import _find_imported_submodules
+
+from ..errors import is_own_file
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LARGE = 1 << 20  # bytes of a buffer that lies beside the pickle
+MAGIC = {"system", "getoutput", "run_line_magic", "run_cell_magic"}  # IPython's, for ! and %
+ADVICE = {  # by what an error says
+    "'generator' object": "give list(…) of it",
+    "'coroutine' object": "give asyncio.run(…) of it",
+    "through inheritance": "give one of multiprocessing.Manager()",  # a Queue, a Lock, a Value
+}
+
+
+class Pickler(cloudpickle.CloudPickler):
+    """As cloudpickle's, with large `buffers` beside the pickle, and the `folders` of modules.
+
+    Args:
+        call: a function that goes to a rank, where `__main__` is to have what cells define.
+    """
+
+    def __init__(self, *, call: bool = False) -> None:
+        from .tensors import Tensors  # which imports torch
+
+        self.text = io.BytesIO()
+        self.buffers: list[memoryview] = []
+        self.folders: set[str] = set()
+        self.main = vars(sys.modules["__main__"]) if call else {}
+        self.by_type: dict[type, Callable[[Any], Any]] = {
+            **Tensors().by_type,
+            functools._lru_cache_wrapper: _cached_function,
+            functools.cached_property: _cached_attribute,
+            MethodType: _method,
+            Connection: _refuse_connection,
+            **dict.fromkeys(map(type, _streams()), _stream),
+        }
+        if numpy := sys.modules.get("numpy"):
+            self.by_type[numpy.memmap] = _mapped_array
+        super().__init__(self.text, protocol=5, buffer_callback=self._stays)
+        if call:
+            self.globals_ref[id(self.main)] = Namespace("__main__")
+
+    def _stays(self, buffer: pickle.PickleBuffer) -> bool:
+        """Whether the buffer is to lie in the pickle."""
+        data = buffer.raw()
+        if data.nbytes >= LARGE:
+            self.buffers.append(data)
+        return data.nbytes < LARGE
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if reduce := self.by_type.get(kind) or BY_NAME.get(kind.__name__):
+            return reduce(value)
+        if isinstance(value, FunctionType | type | ModuleType):
+            return self._definition(value)
+        return NotImplemented
+
+    # Functions, classes and modules.
+
+    def _definition(self, value: Any) -> Any:
+        self._find_module(value)
+        if isinstance(value, ModuleType):
+            # cloudpickle knows modules by their type, and torch.backends.cudnn has its own.
+            known = sys.modules.get(value.__name__) is value
+            return (importlib.import_module, (value.__name__,)) if known else NotImplemented
+        if isinstance(value, type):
+            return self._of_main(value, super().reducer_override(value))
+        return self._function(value)
+
+    def _function(self, function: FunctionType) -> Any:
+        if function.__module__ == "IPython.core.display_functions":
+            return getattr, (builtins, function.__name__)
+        if has_magic(function):
+            raise TypeError("a line with ! or %, which only the notebook can run")
+        wrapper = _module_of_wrapper(function)
+        if wrapper:
+            self.globals_ref.setdefault(id(function.__globals__), Namespace(wrapper))
+        reduced: Any = super().reducer_override(function)
+        if reduced is NotImplemented:
+            return reduced
+        _, attributes = reduced[2]
+        attributes["_cloudpickle_submodules"] += _submodules(function)
+        if wrapper:
+            attributes["__globals__"] = {}  # they are there, and may not be sent
+        return self._of_main(function, reduced)
+
+    def _of_main(self, value: FunctionType | type, reduced: Any) -> Any:
+        """Let a rank find by its name what a cell defines, as who pickles it there does."""
+        if reduced is NotImplemented or self.main.get(value.__name__) is not value:
+            return reduced
+        make, arguments, *rest = reduced
+        return _in_main, (value.__name__, make, arguments), *rest
+
+    def _find_module(self, value: Any) -> None:
+        """Have ranks find the file of a module of one's own; `sys.path` may lead to another.
+
+        Raises:
+            TypeError: no file has it.
+        """
+        name = value.__name__ if isinstance(value, ModuleType) else value.__module__
+        name = str(name).partition(".")[0]
+        module = sys.modules.get(name)
+        if module is None or name == "__main__":
+            return
+        file = getattr(module, "__file__", None)
+        if file is None and getattr(module, "__spec__", None):  # Python's own, or of no file
+            return
+        if file is not None and (not is_own_file(file) or _is_found(name, file)):
+            return
+        path, end = os.path.splitext(str(file))
+        folder, last = os.path.split(path)
+        if last == "__init__":
+            folder, last = os.path.split(folder)
+        if last != name or not os.path.isfile(path + end):
+            raise TypeError(f"no file has the module {name}, and ranks cannot import it")
+        self.folders.add(folder)
+
+
+# What is in another process in place of a value.
+
+
+class Namespace(dict):
+    """Stands for a module's namespace in a pickle: functions get that of their rank."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def __reduce__(self) -> tuple[Callable, tuple]:
+        return _namespace, (self.module,)
+
+
+def _namespace(module: str) -> dict[str, Any]:
+    """That of this rank; a virtual core, a thread beside others, has a `__main__` of its own."""
+    if module == "__main__" and threading.current_thread() is not threading.main_thread():
+        return {"__name__": "__main__"}
+    return vars(importlib.import_module(module))
+
+
+def _in_main(name: str, make: Callable, arguments: tuple) -> Any:
+    made = make(*arguments)
+    setattr(sys.modules["__main__"], name, made)
+    return made
+
+
+def _cached_function(function: Any) -> Any:
+    if function.__module__ != "__main__" and "<locals>" not in function.__qualname__:
+        return NotImplemented  # found by its name
+    return _cached, (function.__wrapped__, function.cache_parameters())
+
+
+def _cached(function: Callable, parameters: dict[str, Any]) -> Callable:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _cached_attribute(attribute: functools.cached_property) -> Any:
+    """Before Python 3.12 it has a lock."""
+    return _cached_property, (attribute.func, attribute.attrname)
+
+
+def _cached_property(function: Callable, name: str | None) -> functools.cached_property:
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+def _method(method: MethodType) -> Any:
+    is_shell = method.__name__ == "get_ipython"
+    return (getattr, (builtins, "get_ipython")) if is_shell else NotImplemented
+
+
+def _refuse_connection(_: Connection) -> Any:
+    raise TypeError("a Connection is of this process: give a Queue of multiprocessing.Manager()")
+
+
+def _refuse_part(_: Any) -> Any:
+    raise TypeError(
+        "a DTensor is a part of a tensor: give its full_tensor(), or of a model "
+        "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))"
+    )
+
+
+def _exit(_: Any) -> Any:
+    return getattr, (sys, "exit")
+
+
+BY_NAME = {  # of classes that torch or IPython may not have imported
+    "DTensor": _refuse_part,
+    "ExitAutocall": _exit,
+    "ZMQExitAutocall": _exit,
+}
+
+
+def _streams() -> dict[Any, str]:
+    """The notebook's, for which a rank has its own."""
+    names = ("stdout", "stderr")
+    return {getattr(sys, before + name + before): name for name in names for before in ("__", "")}
+
+
+def _stream(value: Any) -> Any:
+    name = _streams().get(value)
+    return (getattr, (sys, name)) if name else NotImplemented
+
+
+def _mapped_array(array: np.memmap) -> Any:
+    """The same part of its file; a view of it, and one whose file may be gone, is copied."""
+    import numpy as np
+
+    if isinstance(array.base, np.ndarray) or array.mode == "c" or not array.flags.c_contiguous:
+        return NotImplemented
+    if array.filename is None or not os.path.isfile(array.filename):
+        return NotImplemented
+    mode = "r" if array.mode == "r" else "r+"
+    return np.memmap, (array.filename, array.dtype, mode, array.offset, array.shape)
+
+
+def _module_of_wrapper(function: FunctionType) -> str | None:
+    """The library whose decorator has made this function around one of a cell."""
+    if function.__module__ != "__main__":
+        return None
+    name = function.__globals__.get("__name__", "__main__")
+    module = sys.modules.get(name)
+    importable = getattr(module, "__spec__", None) and vars(module) is function.__globals__
+    return name if importable and name != "__main__" else None
+
+
+def _is_found(name: str, file: str) -> bool:
+    """Whether ranks, which have this process's `sys.path`, find this file by this name."""
+    specs = (finder.find_spec(name, None) for finder in sys.meta_path)
+    origin = next((spec.origin for spec in specs if spec), None)
+    return origin is not None and os.path.realpath(origin) == os.path.realpath(file)
+
+
+def _submodules(function: FunctionType) -> list[ModuleType]:
+    """Of `package.module`, which a function names, those that cloudpickle does not see: it does not
+    look into functions that this one defines.
+    """
+    code = function.__code__
+    names = names_in(code)
+    if names == {*code.co_names}:
+        return []
+    used = [function.__globals__.get(name) for name in names]
+    return _find_imported_submodules(code.replace(co_names=(*names,)), used)
+
+
+def names_in(code: CodeType) -> set[str]:
+    """The names that a function looks up, also in the functions that it defines."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return {*code.co_names}.union(*map(names_in, inner))
+
+
+# Why a value cannot be sent.
+
+
+def has_magic(function: FunctionType) -> bool:
+    """Whether it has a line that begins with ! or %."""
+    names = names_in(function.__code__)
+    return "get_ipython" in names and bool(MAGIC & names)
+
+
+def why_not(names: dict[str, Any], error: Exception) -> str:
+    """Which of these values cannot be pickled, of a function what it uses, and why.
+
+    Args:
+        error: of all of them together.
+    """
+    for name, value in names.items():
+        if not (found := _error_of(value)):
+            continue
+        for used, inner in _used_by(value):
+            if inner_error := _error_of(inner):
+                return f"{name} uses {used}: {_with_advice(inner_error)}"
+        return f"{name}: {_with_advice(found)}"
+    return _with_advice(error)
+
+
+def _error_of(value: object) -> Exception | None:
+    try:
+        Pickler().dump(value)
+    except Exception as error:
+        return error
+    return None
+
+
+def _with_advice(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    cures = [cure for said, cure in ADVICE.items() if said in text]
+    return ": ".join([text, *cures])
+
+
+def _used_by(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a function has of its surroundings, by name."""
+    if not isinstance(value, FunctionType):
+        return
+    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+    yield from ((name, cell.cell_contents) for name, cell in cells)
+    for name in sorted(names_in(value.__code__)):
+        if name in value.__globals__:
+            yield name, value.__globals__[name]

@@ -1,0 +1,205 @@
+"""What can be sent to another process: by value, by name, as the part of a file; and why not."""
+
+import functools
+import multiprocessing as mp
+import os
+import sqlite3
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from course_utils import CourseError, RankError, launch
+from tests.kernel import posix
+from tests.ranks.test_values import travel
+
+pytestmark = posix
+
+
+def test_a_cached_function_travels_with_its_settings():
+    @functools.lru_cache(maxsize=7)
+    def square(x):
+        return x * x
+
+    after = travel(square)
+    assert after(3) == 9
+    assert after.cache_parameters() == {"maxsize": 7, "typed": False}
+
+
+class AttrDict(dict):
+    __getattr__ = dict.__getitem__  # raises KeyError, not AttributeError
+
+
+class Rows:
+    @functools.cached_property
+    def total(self):
+        return 7
+
+
+def test_an_object_with_a_getattr_travels():
+    Rows.__module__ = AttrDict.__module__ = "__main__"  # as if a cell had made them
+    assert travel(AttrDict(lr=0.1)).lr == 0.1
+    assert travel(Rows)().total == 7
+
+
+def test_the_notebooks_streams_are_those_of_the_rank():
+    out, err = sys.stdout, sys.stderr
+
+    def tell():
+        print("told", file=out)
+        return out is sys.stdout, err is sys.stderr
+
+    run = launch(tell, ranks=1, device="cpu")
+    assert run.results == [(True, True)]
+    assert run.output == ["told\n"]
+
+
+def test_ddp_comes_back_as_its_module():
+    def train():
+        return {"model": DDP(nn.Linear(2, 3))}
+
+    for found in launch(train, ranks=2, device="cpu").results:
+        assert type(found["model"]) is nn.Linear
+        assert found["model"](torch.ones(1, 2)).shape == (1, 3)
+
+
+def test_a_part_of_a_tensor_is_refused_with_what_to_return():
+    def train():
+        model = nn.Linear(4, 4)
+        fully_shard(model)
+        return model.state_dict()
+
+    with pytest.raises(RankError) as caught:
+        launch(train, ranks=2, device="cpu")
+    for words in (
+        "returned a OrderedDict, which cannot be sent back to the notebook: a DTensor is a part",
+        "full_tensor(), or of a model get_model_state_dict(",
+    ):
+        assert words in str(caught.value)
+
+
+@pytest.fixture
+def folder(tmp_path, kernel):
+    """A folder for modules and packages, the kernel's for a while."""
+    for name in ("first", "second"):
+        (tmp_path / name / "mine").mkdir(parents=True)
+        (tmp_path / name / "twice.py").write_text(f"NAME = {name!r}\nclass Net: NAME = NAME")
+    (tmp_path / "second" / "mine" / "__init__.py").touch()
+    (tmp_path / "second" / "mine" / "data.py").write_text("NAME = 'data'")
+    kernel.works(f"""
+        import importlib
+        os.chdir({str(tmp_path)!r})
+        before, known = sys.path[:], set(sys.modules)
+    """)
+    yield tmp_path
+    kernel.works(f"""
+        os.chdir({os.getcwd()!r})
+        sys.path[:] = before
+        for name in set(sys.modules) - known: del sys.modules[name]
+    """)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        "sys.path.insert(0, 'first')\nimport twice\nsys.path.insert(0, 'second')",
+        "sys.path.insert(0, 'first')\nimport twice\nos.chdir('second')",
+        "os.chdir('first')\nimport twice\nos.chdir('../second')",
+        "spec = importlib.util.spec_from_file_location('twice', 'first/twice.py')\n"
+        "twice = sys.modules['twice'] = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(twice)",
+    ],
+)
+def test_a_module_is_that_of_the_notebook(kernel, folder, found):
+    kernel.works(found)
+    kernel.works("""
+        from twice import Net
+        def names(net): return twice.NAME, Net.NAME, type(net) is Net
+        assert launch(names, Net(), ranks=2).results == [("first", "first", True)] * 2
+    """)
+
+
+def test_a_submodule_that_an_inner_function_uses_is_there(kernel, folder):
+    kernel.works("""
+        sys.path.insert(0, "second")
+        import mine.data
+        def names(): return [mine.data.NAME for _ in range(1)], (lambda: mine.data.NAME)()
+        assert launch(names, ranks=1).results == [(["data"], "data")]
+    """)
+
+
+def test_a_module_without_a_file_is_refused(kernel):
+    answer = kernel.run("""
+        import types
+        made = sys.modules["made"] = types.ModuleType("made")
+        def use(): return made
+        try: launch(use, ranks=2)
+        finally: del sys.modules["made"]
+    """)
+    assert answer.error == "CannotBeSent"
+    assert "use uses made: no file has the module made, and ranks cannot import it" in answer.shown
+
+
+@pytest.mark.parametrize("mode", ["r+", "r", "c"])
+def test_a_mapped_array_is_a_part_of_its_file(mode, tmp_path):
+    path = tmp_path / "data.bin"
+    np.arange(24, dtype=np.int16).tofile(path)
+    array = np.memmap(path, np.int16, mode, 4, (2, 11))
+
+    def read(array, view):
+        before = array.tolist(), view.tolist(), array.flags.writeable
+        if mode != "r":
+            array[0, 0] = 99
+            array.flush()
+        return before
+
+    [(whole, view, writeable)] = launch(read, array, array[:, ::-2], ranks=1).results
+    assert array[0, 0] == (99 if mode == "r+" else 2)
+    array = np.memmap(path, np.int16, "c", 4, (2, 11))
+    array[0, 0] = 2
+    assert (whole, view) == (array.tolist(), array[:, ::-2].tolist())
+    assert writeable == (mode != "r")
+
+
+def test_a_mapped_array_whose_file_is_gone_travels_as_what_is_in_it(tmp_path):
+    path = tmp_path / "data.bin"
+    np.arange(9).tofile(path)
+    array = np.memmap(path, int, "r")
+    path.unlink()
+    assert launch(lambda: array.tolist(), ranks=1).results == [[*range(9)]]
+
+
+LOCK = threading.Lock()
+
+
+def _uses(trainer):
+    def train(steps):
+        return [trainer for _ in range(steps)]
+
+    return train
+
+
+SHARED = (mp.Queue(), mp.SimpleQueue(), mp.Lock(), mp.Event(), mp.Value("i"), *mp.Pipe())
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "words"),
+    [
+        (_uses([LOCK]), (1,), "train uses trainer: cannot pickle '_thread.lock' object"),
+        (_uses(sqlite3.connect(":memory:")), (1,), "train uses trainer: .*sqlite3.Connection"),
+        (print, (1, LOCK), "argument 2: cannot pickle '_thread.lock' object"),
+        (print, ([1, (x for x in "a")],), r"argument 1: .*'generator'.*: give list\(…\) of it"),
+        *(
+            (print, (one,), r"argument 1: .*: give .* of multiprocessing.Manager\(\)")
+            for one in SHARED
+        ),
+    ],
+)
+def test_what_cannot_be_sent_is_named(function, args, words):
+    with pytest.raises(CourseError, match=words):
+        launch(function, *args, ranks=2)
