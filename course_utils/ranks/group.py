@@ -95,7 +95,7 @@ def join(rank: int, ranks: int, device: str, backend: str | None, timeout: float
         dist.init_process_group(backend, **options)
     if device == "cpu":  # nccl does not count what is sent from one rank to one other
         register_optimizer_step_post_hook(_note_step)
-    _let_the_function_join(backend, rank, ranks)
+    Joining(backend, rank, ranks).replace()
 
 
 def _note_step(*_: Any) -> None:
@@ -125,54 +125,79 @@ def _groups() -> list[Any]:
     return [*_left, *distributed_c10d._world.pg_map]
 
 
-def _let_the_function_join(joined: str | None, rank: int, ranks: int) -> None:
-    """Make torch's `init_process_group` and `destroy_process_group` do in this process what a
-    script expects of them; `joined`: over what `launch` has joined.
+class Joining:
+    """torch's `init_process_group` and `destroy_process_group`, as a script expects them to be in a
+    rank, where `launch` has joined a group, or leaves that to the function.
+
+    Args:
+        joined: over what `launch` has joined; None: it has not.
     """
-    import torch.distributed as dist
-    from torch.distributed import device_mesh, distributed_c10d
 
-    init, destroy = dist.init_process_group, dist.destroy_process_group
-    signature = inspect.signature(init)
-    port, process = os.environ["MASTER_PORT"], os.getpid()
-    expected = joined is not None  # that the function joins what launch has joined, once
-    joins = int(expected)  # over the store at this port
+    def __init__(self, joined: str | None, rank: int, ranks: int) -> None:
+        import torch.distributed as dist
 
-    @functools.wraps(init)
-    def join(*args: Any, **kwargs: Any) -> None:
-        nonlocal expected, joins
-        if os.getpid() != process:
+        self.joined, self.rank, self.ranks = joined, rank, ranks
+        self.expected = joined is not None  # that the function joins it, too
+        self.joins = int(self.expected)  # over the store at this port
+        self.port = os.environ["MASTER_PORT"]
+        self.process = os.getpid()
+        self.torchs_init, self.torchs_destroy = dist.init_process_group, dist.destroy_process_group
+
+    def replace(self) -> None:
+        """Put them in place of torch's."""
+        import torch.distributed as dist
+        from torch.distributed import device_mesh, distributed_c10d
+
+        @functools.wraps(self.torchs_init)
+        def init(*args: Any, **kwargs: Any) -> None:
+            self.init(*args, **kwargs)
+
+        @functools.wraps(self.torchs_destroy)
+        def destroy(group: dist.ProcessGroup | None = None) -> None:
+            self.destroy(group)
+
+        for module in (dist, distributed_c10d, device_mesh):
+            vars(module).update(init_process_group=init, destroy_process_group=destroy)
+
+    def init(self, *args: Any, **kwargs: Any) -> None:
+        import torch.distributed as dist
+
+        if os.getpid() != self.process:
             nested.end_launch()
-        asked = signature.bind(*args, **kwargs).arguments
-        if expected and dist.is_initialized() and asked.get("store") is not None:
-            leave()  # and meet over the function's own store
-            expected = False
-        elif expected and dist.is_initialized():
-            _check_that_it_agrees(asked, str(joined), rank, ranks)
-            if asked.get("timeout") is not None:
-                distributed_c10d._set_pg_timeout(asked["timeout"])
-            expected = False
-            return
+        asked = inspect.signature(self.torchs_init).bind(*args, **kwargs).arguments
+        if self.expected and dist.is_initialized():
+            self.expected = False
+            if asked.get("store") is None:
+                self._take(asked)
+                return
+            self.destroy()  # and meet over the function's own store
+
         # Elsewhere nobody holds a store for the ranks, so rank 0 is to open one.
-        here = _port(asked.get("init_method")) == port
+        here = _port(asked.get("init_method")) == self.port
         os.environ[AGENT_STORE] = str(here)
         if here and "store" not in asked:
-            if joins:  # what the group before has left in the store would mislead this one
-                store = dist.TCPStore("127.0.0.1", int(port), is_master=False)
-                asked["store"] = dist.PrefixStore(f"group {joins}", store)
-                asked |= {"init_method": None, "rank": rank, "world_size": ranks}
-            joins += 1
-        init(**asked)
+            if self.joins:  # what the group before has left in the store would mislead this one
+                store = dist.TCPStore("127.0.0.1", int(self.port), is_master=False)
+                asked["store"] = dist.PrefixStore(f"group {self.joins}", store)
+                asked |= {"init_method": None, "rank": self.rank, "world_size": self.ranks}
+            self.joins += 1
+        self.torchs_init(**asked)
 
-    @functools.wraps(destroy)
-    def leave(group: dist.ProcessGroup | None = None) -> None:
+    def _take(self, asked: dict[str, Any]) -> None:
+        """Let the group that `launch` has joined be the one that is asked for."""
+        from torch.distributed import distributed_c10d
+
+        _check_that_it_agrees(asked, str(self.joined), self.rank, self.ranks)
+        if asked.get("timeout") is not None:
+            distributed_c10d._set_pg_timeout(asked["timeout"])
+
+    def destroy(self, group: dist.ProcessGroup | None = None) -> None:
+        from torch.distributed import distributed_c10d
+
         # The last reference to a gloo group may go while Python's lock is held, by DDP for example:
         # then it waits for its thread, which waits for the lock. Kept, it ends with the rank.
         _left.extend(distributed_c10d._world.pg_map)
-        destroy(group)
-
-    for module in (dist, distributed_c10d, device_mesh):
-        vars(module).update(init_process_group=join, destroy_process_group=leave)
+        self.torchs_destroy(group)
 
 
 def _port(url: str | None) -> str:

@@ -7,20 +7,17 @@ import os
 import pickle
 import re
 import sys
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import cloudpickle
 
-from ..style import size
 from .left_out import LeftOut
 
 # Loggers that libraries set up in each process, and those of the notebook's shell.
-LIBRARIES = re.compile(r"(torch|strobelight|tornado|traitlets|IPKernelApp|asyncio)(\.|$)|c10d-")
+LIBRARIES = re.compile(r"(torch|tornado|traitlets|IPKernelApp|asyncio)(\.|$)|c10d-|strobelight")
 STREAMS = ("stdout", "stderr")
-LARGE = 1 << 20  # bytes; who holds a data set is not sent to every rank
 
-Part = tuple[str, bytes]  # "the filter Secret of logger train", and its pickle
+Part = tuple[str, bytes]  # "the Secret of logger train", and its pickle
 
 
 class Handler(NamedTuple):
@@ -29,7 +26,7 @@ class Handler(NamedTuple):
     place: str  # one of STREAMS, or the path of a file
     encoding: str | None  # of the file
     level: int
-    formatter: list[Part]  # one, or none
+    formatters: list[Part]  # one, or none
     filters: list[Part]
 
 
@@ -41,54 +38,51 @@ class Logger(NamedTuple):
     propagate: bool
     disabled: bool
     filters: list[Part]
-    handlers: list[Handler]
+    handlers: list[Handler] | None  # None: those that each process gives it
 
 
-def read(left_out: LeftOut) -> tuple[list[Logger], dict[str, int]]:
-    """The loggers that were set up here; and the levels of torch's, which keep the handlers that
-    each process gives them.
-    """
+def read(left_out: LeftOut) -> list[Logger]:
+    """The loggers that were set up here."""
     if logging.getLogRecordFactory() is not logging.LogRecord:
         left_out.append("the factory of log records")
     if logging.getLoggerClass() is not logging.Logger:
         left_out.append("the class of new loggers")
     found: list[Logger] = []
-    levels: dict[str, int] = {}
     for name, logger in [("", logging.root), *logging.root.manager.loggerDict.items()]:
-        label = f"logger {name or 'root'}"
-        with left_out.unless(label):
-            if not isinstance(logger, logging.Logger):
-                continue
-            if name.startswith("torch") and logger.level:
-                levels[name] = int(logger.level)
-            if not LIBRARIES.match(name) and _is_set_up(logger):
-                found.append(_parts_of(name, logger, label, left_out))
-    return found, levels
+        with left_out.unless(label(name)):
+            if isinstance(logger, logging.Logger) and _is_set_up(logger):
+                found.append(_parts_of(name, logger, left_out))
+    return found
+
+
+def label(name: str) -> str:
+    return f"logger {name or 'root'}"
 
 
 def _is_set_up(logger: logging.Logger) -> bool:
+    if LIBRARIES.match(logger.name):
+        return logger.name.startswith("torch") and logger.level > 0
+    handlers = [one for one in logger.handlers if not isinstance(one, logging.NullHandler)]
     return bool(
-        logger.level
-        or logger.filters
-        or logger.disabled
-        or not logger.propagate
-        or not all(isinstance(one, logging.NullHandler) for one in logger.handlers)
+        logger.level or logger.filters or logger.disabled or not logger.propagate or handlers
     )
 
 
-def _parts_of(name: str, logger: logging.Logger, label: str, left_out: LeftOut) -> Logger:
+def _parts_of(name: str, logger: logging.Logger, left_out: LeftOut) -> Logger:
+    switches = int(logger.level), bool(logger.propagate), bool(logger.disabled)
+    if LIBRARIES.match(name):
+        return Logger(name, *switches, [], None)
     handlers: list[Handler] = []
     for handler in logger.handlers:
-        of_it = f"the {type(handler).__name__} of {label}"
+        of_it = f"the {type(handler).__name__} of {label(name)}"
         with left_out.unless(of_it):
             if not isinstance(handler, logging.NullHandler):
                 handlers.append(_parts_of_handler(handler, of_it, left_out))
-    filters = _pickled("filter", logger.filters, label, left_out)
-    switches = int(logger.level), bool(logger.propagate), bool(logger.disabled)
+    filters = _pickled(logger.filters, label(name), left_out)
     return Logger(name, *switches, filters, handlers)
 
 
-def _parts_of_handler(handler: logging.Handler, label: str, left_out: LeftOut) -> Handler:
+def _parts_of_handler(handler: logging.Handler, name: str, left_out: LeftOut) -> Handler:
     place, encoding = "stderr", None
     if isinstance(handler, logging.FileHandler) and _is_plain(handler):
         place, encoding = str(handler.baseFilename), handler.encoding
@@ -100,8 +94,8 @@ def _parts_of_handler(handler: logging.Handler, label: str, left_out: LeftOut) -
         place,
         encoding,
         int(handler.level),
-        _pickled("formatter", formatters, label, left_out),
-        _pickled("filter", handler.filters, label, left_out),
+        _pickled(formatters, name, left_out),
+        _pickled(handler.filters, name, left_out),
     )
 
 
@@ -119,19 +113,16 @@ def _append(handler: logging.FileHandler) -> None:
         fcntl.fcntl(handler.stream, fcntl.F_SETFL, flags | os.O_APPEND)
 
 
-def _pickled(what: str, values: Iterable[Any], label: str, left_out: LeftOut) -> list[Part]:
+def _pickled(values: list[Any], of: str, left_out: LeftOut) -> list[Part]:
     parts: list[Part] = []
     for value in values:
-        name = f"the {what} {type(value).__name__} of {label}"
+        name = f"the {type(value).__name__} of {of}"
         with left_out.unless(name):
-            pickled = cloudpickle.dumps(value)
-            if len(pickled) > LARGE:
-                raise ValueError(f"it takes {size(len(pickled))}")
-            parts.append((name, pickled))
+            parts.append((name, cloudpickle.dumps(value)))
     return parts
 
 
-def _unpickled(parts: list[Part], left_out: LeftOut) -> list[Any]:
+def _opened(parts: list[Part], left_out: LeftOut) -> list[Any]:
     values: list[Any] = []
     for name, pickled in parts:
         with left_out.unless(name):
@@ -139,19 +130,19 @@ def _unpickled(parts: list[Part], left_out: LeftOut) -> list[Any]:
     return values
 
 
-def restore(loggers: list[Logger], levels: dict[str, int], left_out: LeftOut) -> None:
-    """Set up the same ones here."""
-    for one in loggers:
-        logger = logging.getLogger(one.name)
-        _set_level(logger, one.level)
-        logger.propagate, logger.disabled = one.propagate, one.disabled
-        logger.filters[:] = _unpickled(one.filters, left_out)
-        logger.handlers.clear()
-        for parts in one.handlers:
-            with left_out.unless(f"the handler for {parts.place} of logger {one.name or 'root'}"):
-                logger.addHandler(_handler(parts, left_out))
-    for name, level in levels.items():
-        _set_level(logging.getLogger(name), level)
+def restore(found: Logger, left_out: LeftOut) -> None:
+    """Set up the same one here."""
+    logger = logging.getLogger(found.name)
+    if logger.level != found.level:  # setting it empties the caches of all loggers
+        logger.setLevel(found.level)
+    if found.handlers is None:
+        return
+    logger.propagate, logger.disabled = found.propagate, found.disabled
+    logger.filters[:] = _opened(found.filters, left_out)
+    logger.handlers.clear()
+    for parts in found.handlers:
+        with left_out.unless(f"the handler for {parts.place} of {label(found.name)}"):
+            logger.addHandler(_handler(parts, left_out))
 
 
 def _handler(parts: Handler, left_out: LeftOut) -> logging.Handler:
@@ -161,12 +152,7 @@ def _handler(parts: Handler, left_out: LeftOut) -> logging.Handler:
     else:  # opened at the first record
         handler = logging.FileHandler(parts.place, "a", parts.encoding, delay=True)
     handler.setLevel(parts.level)
-    handler.filters[:] = _unpickled(parts.filters, left_out)
-    for formatter in _unpickled(parts.formatter, left_out):
+    handler.filters[:] = _opened(parts.filters, left_out)
+    for formatter in _opened(parts.formatters, left_out):
         handler.setFormatter(formatter)
     return handler
-
-
-def _set_level(logger: logging.Logger, level: int) -> None:
-    if logger.level != level:  # setting it empties the caches of all loggers, which takes long
-        logger.setLevel(level)

@@ -12,7 +12,7 @@ import signal
 import sys
 import types
 from importlib.util import find_spec
-from multiprocessing import resource_tracker
+from multiprocessing import popen_forkserver, resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import torch.distributed.launcher
 import torch.distributed.pipelining
 import torch.distributed.tensor
 
-from course_utils.ranks import rank, tensors
+from course_utils.ranks import nested, program, rank, state, tensors
 
 if find_spec("tqdm"):
     from tqdm import std
@@ -62,6 +62,10 @@ def tell_and_unlink(self: Any) -> None:
 SharedMemory.__init__ = attach_only
 SharedMemory.unlink = tell_and_unlink
 
+program.forget()
+nested.refuse_launchers()
+state.keep()
+
 # In ranks an interrupt waits until `program.begin`, where it has no traceback to print.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 gc.collect()
@@ -70,7 +74,7 @@ if sys.platform == "linux":
     # Memory in pages of 2 MiB: a fork copies an entry for each page, so a rank forks and ends some
     # milliseconds sooner. A Linux older than 6.1 refuses, and nothing changes.
     MADV_COLLAPSE = 25
-    madvise = ctypes.CDLL(None).madvise
+    madvise = program.LIBC.madvise
     for line in Path("/proc/self/maps").read_text().splitlines():
         addresses, rights, _, _, _, *name = line.split()
         if rights == "rw-p" and name in ([], ["[heap]"]):

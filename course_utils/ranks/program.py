@@ -39,13 +39,29 @@ PYTHONS_OWN = (
 )
 server: Any = None  # the process that this one was forked from
 _forgotten: list[dict] = []  # to free them would touch, and so copy, much of the server's memory
+LIBC = ctypes.CDLL(None)
 WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 CHILDREN = Path("/proc/self/task")
 RETURN_IT = "(a rank has no page to show a figure on: return it, and the notebook shows it)"
 
 
+def forget() -> None:
+    """In the server, when all is imported: let its ranks have nothing of its program.
+
+    What its libraries have registered takes longer at an exit than a launch, and is about it.
+    """
+    atexit._clear()
+    _forgotten.append(weakref.finalize._registry)  # ty: ignore[missing-attribute]
+    weakref.finalize._registry = {}  # ty: ignore[missing-attribute]
+    for handler in PYTHONS_OWN:
+        atexit.register(handler)
+    logging.root.handlers.clear()
+    vars(builtins).update(display=display, get_ipython=lambda: None)
+    vars(sys)["breakpointhook"] = NoKeyboard().readline
+
+
 def begin(output: Connection, last_words: int) -> None:
-    """Forget the server's program.
+    """Become a program of its own, a rank's.
 
     Args:
         output: where what is printed goes.
@@ -69,22 +85,13 @@ def begin(output: Connection, last_words: int) -> None:
         os.dup2(output.fileno(), descriptor)
     output.close()
     sys.stdin = NoKeyboard()
-    vars(sys)["breakpointhook"] = NoKeyboard().readline
     for descriptor, name in enumerate(("stdout", "stderr"), 1):
         # As the notebook's, whatever the locale.
         stream = open(descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
         vars(sys).update({name: stream, f"__{name}__": stream})
-    vars(builtins).update(display=display, get_ipython=lambda: None)
     faulthandler.enable(last_words)
 
     sys.modules["__main__"] = types.ModuleType("__main__")
-    logging.root.handlers.clear()
-    # What the server's libraries registered takes longer than a launch, and is about the server.
-    atexit._clear()
-    _forgotten.append(weakref.finalize._registry)  # ty: ignore[missing-attribute]
-    weakref.finalize._registry = {}  # ty: ignore[missing-attribute]
-    for handler in PYTHONS_OWN:
-        atexit.register(handler)
     # DataLoader workers then get a Dataset that a cell defined. The function may choose, once.
     mp.set_start_method(None, force=True)
     vars(mp.context._default_context)["_default_context"] = mp.get_context("fork")
@@ -166,4 +173,4 @@ def _die_with_the_server() -> None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # 1: PR_SET_PDEATHSIG
+        LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)  # 1: PR_SET_PDEATHSIG

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import ctypes
 import inspect
 import itertools
 import multiprocessing as mp
@@ -21,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
 from ..errors import Frame
-from . import group, nested, program, state, values
+from . import group, program, state, values
 from .call import innermost
 from .failures import raised_by
 from .spans import recorder
@@ -81,7 +80,6 @@ def main(ranks: list[int], connection: Connection, task: Task, file: File | None
         if left_out:
             session.send(WithoutThese([*left_out]))
         group.join(rank, task.ranks, task.device, task.backend, task.timeout)
-        nested.refuse_launchers()
         recorder.start_recording(task.device)
         signal.signal(signal.SIGINT, _interrupt)
 
@@ -261,7 +259,7 @@ def _send_rest(session: Session) -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not getattr(stream, "closed", False):
             stream.flush()
-    ctypes.CDLL(None).fflush(None)  # what C has printed
+    program.LIBC.fflush(None)  # what C has printed
 
 
 def _send_spans(session: Session) -> None:

@@ -27,10 +27,10 @@ from ..errors import PACKAGE, CourseError
 from .values import File
 
 ENVIRONMENT = {
-    "OPENBLAS_NUM_THREADS": "1",  # with a pool of threads a process cannot be forked safely
-    "GOMP_SPINCOUNT": "1000",  # threads that wait soon give their core to other ranks
-    "PJRT_SELECT_DEFAULT_DEVICE": "0",  # `xla.launch` chooses, and says so
-    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # a rank that is to have a TPU loads TorchTPU itself
+    b"OPENBLAS_NUM_THREADS": b"1",  # with a pool of threads a process cannot be forked safely
+    b"GOMP_SPINCOUNT": b"1000",  # threads that wait soon give their core to other ranks
+    b"PJRT_SELECT_DEFAULT_DEVICE": b"0",  # `xla.launch` chooses, and says so
+    b"TORCH_DEVICE_BACKEND_AUTOLOAD": b"0",  # a rank that is to have a TPU loads TorchTPU itself
 }
 
 IMPORTED_FROM = [*sys.path]  # before the notebook puts other folders in front
@@ -56,6 +56,7 @@ NO_ANSWER = (
 )
 RANK = "a rank"  # how the notebook calls its process
 OURS = (RANK, "ignore")  # and how `multiprocessing` calls the server
+environment: dict[bytes, bytes] = {}  # that the server was started with
 _starting = threading.Lock()
 _said: File | None = None  # why the server could not import
 _answered: int | None = None  # the server that has forked a process
@@ -105,16 +106,19 @@ def _spawn(path: bytes, args: list, passed: list[int]) -> int:
     global _said
     *options, program = args
     begin = f"import sys; sys.path[:] = {_path()!r}\n"
+    environ = {**os.environb} | ENVIRONMENT
     if "forkserver" in program:
         _said = File.new()
         passed = [*passed, _said.descriptor]
         begin += PRELOAD.format(_said.descriptor)
+        environment.clear()
+        environment.update(environ)
     with _undebugged():
         process = subprocess.Popen(
             [*options, begin + program],
             executable=path,
             pass_fds=passed,
-            env=os.environ | ENVIRONMENT,
+            env=environ,
             process_group=0,
         )
     process.returncode = 0  # `multiprocessing` waits for it

@@ -24,7 +24,7 @@ import cloudpickle
 import psutil
 
 from ..errors import CourseError
-from . import loggers
+from . import loggers, server
 from .left_out import LeftOut
 
 INLINE = b"module://matplotlib_inline"  # how IPython's backend begins, which needs a page
@@ -34,13 +34,19 @@ SHELL = ("IPython", "ipykernel")  # whose warnings filters are the notebook's ow
 class State(NamedTuple):
     """Of the notebook's process, for `restore`."""
 
-    environment: dict[bytes, bytes]
+    environment: dict[bytes, bytes | None]  # what the server has not, or differs; None: nothing
     folder: str
-    loggers: tuple[list[loggers.Logger], dict[str, int]]
-    settings: dict[str, bytes]  # pickles, by their names in `_settings`
+    settings: dict[str, bytes]  # pickles, by their names in `_settings`; and of loggers
 
 
 Setting = tuple[str, Callable[[], Any], Callable[[Any], object]]  # its name, read it, set it
+
+_of_the_server: dict[str, bytes] = {}  # its settings
+
+
+def keep() -> None:
+    """Let ranks that are forked from this process know its settings: they set what differs."""
+    _of_the_server.update(_read_settings(LeftOut()))
 
 
 def read(env: dict[str, str]) -> State:
@@ -56,15 +62,23 @@ def read(env: dict[str, str]) -> State:
     if environment.get(b"MPLBACKEND", b"").startswith(INLINE):
         environment[b"MPLBACKEND"] = b"module://course_utils.ranks.figures"
     environment |= {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+    differs: dict[bytes, bytes | None] = dict(environment.items() - server.environment.items())
+    differs |= dict.fromkeys(server.environment.keys() - environment.keys())
 
     left_out = LeftOut()
+    settings = _read_settings(left_out)
+    left_out.tell()
+    return State(differs, folder, settings)
+
+
+def _read_settings(left_out: LeftOut) -> dict[str, bytes]:
     settings: dict[str, bytes] = {}
     for name, get, _ in _settings():
         with left_out.unless(name):
             settings[name] = _pickled(name, get(), left_out)
-    found = loggers.read(left_out)
-    left_out.tell()
-    return State(environment, folder, found, settings)
+    for logger in loggers.read(left_out):
+        settings[loggers.label(logger.name)] = pickle.dumps(logger)
+    return settings
 
 
 def restore(state: State, threads: int, **env: str) -> LeftOut:
@@ -87,23 +101,36 @@ def restore(state: State, threads: int, **env: str) -> LeftOut:
         os.chdir(state.folder)
         # Where `multiprocessing` looks for the program, once that has changed the folder.
         multiprocessing.process.ORIGINAL_DIR = state.folder  # ty: ignore[missing-attribute]
-    for name, get, change in _settings():
-        if name in state.settings:
-            with left_out.unless(name):
-                value = pickle.loads(state.settings[name])
-                if value != get():
-                    change(value)
-    loggers.restore(*state.loggers, left_out)
+    differs = dict(state.settings.items() - _of_the_server.items())
+    _set(differs, left_out)
 
     torch.set_num_threads(threads)
     dist.set_debug_level_from_env()
     if "TORCH_LOGS" in os.environ:
         torch._logging._init_logs()
     # A fork has the server's random state; unseeded ranks are to differ, as under torchrun.
-    torch.default_generator.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    seed = torch.default_generator.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed % 2**32)
     return left_out
+
+
+def settle(state: State) -> None:
+    """Set once more what libraries have set up for themselves, which the call has imported."""
+    settled = {
+        name: pickled
+        for name, pickled in state.settings.items()
+        if name.startswith(("warnings filters", "logger "))
+    }
+    _set(settled, LeftOut())  # which has been told
+
+
+def _set(settings: dict[str, bytes], left_out: LeftOut) -> None:
+    changes = {name: change for name, _, change in _settings()} if settings else {}
+    of_logger = partial(loggers.restore, left_out=left_out)
+    for name, pickled in settings.items():
+        with left_out.unless(name):
+            changes.get(name, of_logger)(pickle.loads(pickled))
 
 
 def _pickled(name: str, setting: Any, left_out: LeftOut) -> bytes:
@@ -134,23 +161,14 @@ def threads(share: int) -> int:
     return max(1, min(share, int(found[0]))) if given else int(found[0])
 
 
-def settle(state: State) -> None:
-    """Set once more what libraries have set up for themselves, which the call has imported."""
-    left_out = LeftOut()  # which has been told
-    with left_out.unless("warnings filters"):
-        _set_filters(pickle.loads(state.settings["warnings filters"]))
-    loggers.restore(*state.loggers, left_out)
-
-
-def _set_environment(env: dict[bytes, bytes]) -> None:
-    zone = os.environb.get(b"TZ")
-    for name in os.environb.keys() - env.keys():
-        del os.environb[name]
+def _set_environment(env: dict[bytes, bytes | None]) -> None:
     for name, value in env.items():
-        if os.environb.get(name) != value:
+        if value is None:
+            os.environb.pop(name, None)
+        else:
             os.environb[name] = value
     tempfile.tempdir = None  # TMPDIR counts
-    if zone != env.get(b"TZ"):
+    if b"TZ" in env:
         time.tzset()
 
 

@@ -35,11 +35,8 @@ _finishing = threading.Lock()
 def main(ranks: list[int], connection: Connection, task: Task, file: File | None) -> None:
     """Run all cores; what XLA prints, which knows no cores, goes to the process's output."""
     global _unfinished
-    imported = dict(os.environ)  # torch_xla, imported by the server, left its own settings here
     if left_out := state.restore(task.state, task.threads):
         connection.send((0, WithoutThese([*left_out])))
-    for name, value in imported.items():
-        os.environ.setdefault(name, value)
     import torch_xla.runtime as xr
 
     share(task, file, connection)
