@@ -91,7 +91,7 @@ def refusal(function: Any, ranks: int, *, gets_rank: bool) -> CourseError:
     """What is raised instead of starting processes that call the function.
 
     Args:
-        ranks: how many; 0 where that is not known, or where it is the number of GPUs and none is here.
+        ranks: how many; 0 where that is not known, or is the number of GPUs and none is here.
         gets_rank: each gets its rank as the first argument.
     """
     count = f", ranks={ranks}" if ranks > 1 else ""

@@ -147,4 +147,3 @@ def test_processes_that_join_no_group_are_a_ranks_own_business(method):
 def test_pythons_own_errors_of_processes_stay():
     with pytest.raises(RankError, match="AssertionError: cannot start a process twice"):
         launch(twice, ranks=1)
-
