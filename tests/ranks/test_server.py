@@ -27,7 +27,7 @@ if __name__ == "__main__":
 
 def test_whatever_lies_in_the_folder_ranks_have_the_notebooks_package(tmp_path):
     wrong = "raise ImportError('that of the folder')"
-    names = ("course_utils/__init__.py", "socket.py", "queue.py", "random.py", "cloudpickle.py")
+    names = ("course_utils/__init__.py", "socket.py", "queue.py", "random.py")
     folder = write(tmp_path / "folder", dict.fromkeys(names, wrong))
     script = write(tmp_path, {"script.py": SCRIPT.replace("ROOT", repr(str(ROOT)))}) / "script.py"
     lines = python("-P", script, cwd=folder).stdout.splitlines()
@@ -125,6 +125,7 @@ def test_a_server_that_is_stopped_in_mid_run(kernel, tmp_path):
 
 
 def test_a_server_that_has_never_answered_is_given_up_too(fresh):
+    fresh.works("from course_utils.ranks import server; server.IMPORT_SECONDS = 2.0")
     server = fresh.server()
     server.suspend()
     answer = fresh.run("launch(rank_of, ranks=2, device='cpu', time_limit=1)")
