@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from multiprocessing.process import BaseProcess
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from ..errors import CourseError, is_own_file
@@ -66,6 +66,8 @@ def _joins(value: Any, seen: set[int]) -> bool:
         if "init_process_group" in names:
             return True
         used = [function.__globals__.get(name) for name in names]
+        modules = [one for one in used if isinstance(one, ModuleType)]
+        used += [vars(module).get(name) for module in modules for name in names]
     else:
         return False
     return any(_joins(one, seen) for one in used)

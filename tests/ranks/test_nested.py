@@ -1,6 +1,7 @@
 """Functions that would start ranks inside a rank, and processes that a rank may start."""
 
 import multiprocessing
+import sys
 
 import pytest
 import torch
@@ -15,6 +16,9 @@ from course_utils import RankError, launch
 from tests.kernel import posix
 
 pytestmark = posix
+
+
+here = sys.modules[__name__]
 
 
 def demo(rank, world_size, *options):
@@ -33,6 +37,10 @@ class Trainer:
 
 def by_class(rank, world_size):
     Trainer().work(rank, world_size)
+
+
+def by_module(rank, world_size):
+    here.demo(rank, world_size)
 
 
 def by_name(rank, world_size):
@@ -117,6 +125,7 @@ def loop(method, function, **kwargs):
         (loop, ("forkserver", by_class), "launch(lambda *args: by_class(dist.get_rank()"),
         (loop, ("spawn", Trainer().work), "launch(…) with the function that each is to call"),
         (of_its_own, (), "launch(…) with the function that each is to call"),
+        (loop, ("spawn", by_module), "launch(lambda *args: by_module(dist.get_rank()"),
         (loop, ("fork", by_name), "launch(lambda *args: by_name(dist.get_rank()"),
     ],
 )
