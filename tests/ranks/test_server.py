@@ -57,6 +57,11 @@ def test_a_server_that_cannot_import_says_why_and_the_next_launch_has_another():
     assert not done.stderr
 
 
+def test_the_time_limit_does_not_count_while_a_new_server_imports_torch():
+    code = "from course_utils import launch; print(launch(int, ranks=1, time_limit=1.5).results)"
+    assert python("-c", code, cwd=ROOT).stdout == "[0]\n"
+
+
 DEBUGGER = """
 import contextlib, subprocess, sys, types
 patched = [True]
