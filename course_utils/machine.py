@@ -261,7 +261,7 @@ def _with_index(want: object, kind: str | None) -> str:
     """`cuda:1` for 1, "1" and, where it is the current one, "cuda"; any other name as it is."""
     import torch
 
-    name = str(want).strip().lower().replace("cpu:0", "cpu")
+    name = str(want).replace("cpu:0", "cpu")
     if name == kind:
         return "tpu:0" if kind == "tpu" else f"{kind}:{torch.accelerator.current_device_index()}"
     return f"{kind}:{name}" if kind and name.isdecimal() else name
@@ -348,16 +348,14 @@ def _groups(controller: str) -> Iterator[Path]:
 
 def check_torch() -> None:
     """Raise a CourseError where torch is missing or older than what ranks need."""
-    found = "none"
     try:
         import torch
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-    else:
-        if torch.__version__ >= OLDEST_TORCH:
-            return
+
         found = torch.__version__
+        if found >= OLDEST_TORCH:
+            return
+    except ModuleNotFoundError:
+        found = "none"
     raise CourseError(
         f"PyTorch 2.9 or newer is needed, and {sys.executable} has {found}: install it there "
         "(python -m pip install -U torch), and restart the kernel."

@@ -36,7 +36,7 @@ def test_eight_gpus(gpus, kind):
     assert [device.name for device in here.devices] == ["cpu", *(f"{kind}:{i}" for i in range(8))]
     assert here.accelerators[3] == Device(f"{kind}:3", kind, "NVIDIA H200", 140 * GIB)
     assert f"8 \N{MULTIPLICATION SIGN} NVIDIA H200 · {kind}:0, {kind}:1, " in repr(here)
-    for want in (None, kind, 3, f"{kind}:3", f" {kind.upper()}:3", torch.device(kind, 3)):
+    for want in (None, kind, 3, f"{kind}:3", torch.device(kind, 3)):
         assert pick(want) == torch.device(kind, 3)
     assert pick(0) == torch.device(kind, 0)
     assert pick("cpu") == torch.device("cpu")
@@ -71,7 +71,7 @@ def test_what_is_not_there_is_said_with_what_is(gpus):
     assert re.search(r"GPU +○ not here", repr(discover()))
     assert pick() == pick("cpu") == pick(torch.device("cpu")) == torch.device("cpu")
     assert pick("meta") == torch.device("meta")
-    for want in ("cpu:0", "CPU", " cpu ", torch.device("cpu", 0)):
+    for want in ("cpu:0", torch.device("cpu", 0)):
         assert pick(want) == torch.device("cpu")
     for want in ("cuda:7", "cpu:1", "cuda", 0, -1, "gpu", ""):
         with pytest.raises(

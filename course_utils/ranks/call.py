@@ -1,6 +1,5 @@
 """The call that ranks are to make, checked before one of them starts."""
 
-import contextlib
 import functools
 import inspect
 import operator
@@ -9,23 +8,17 @@ import reprlib
 import sys
 import types
 from collections.abc import Callable, Sequence
+from math import inf
+from numbers import Real
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import CourseError, in_words
 from ..pictures.live import LivePlot
-from ..style import as_float
 from .wire import current
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LONGEST = 1e9  # seconds, beyond which a limit is none: clocks do not count so far
-# Functions of which a call runs nothing yet: how Python marks them, what they are, what runs them.
-UNRUN = (
-    (inspect.CO_COROUTINE, "async", "asyncio.run({}(…))"),
-    (inspect.CO_GENERATOR, "a generator", "list({}(…))"),
-    (inspect.CO_ASYNC_GENERATOR, "an async generator", "asyncio.run(a_loop_over({}(…)))"),
-)
 # The first parameters of a function for `mp.spawn` and `xmp.spawn`, which pass it its rank.
 RANK = ("rank", "local_rank", "global_rank", "index", "gpu", "gpu_id", "proc_id", "process_id")
 
@@ -41,12 +34,7 @@ def checked(launcher: Callable[P, R]) -> Callable[P, R]:
             check_place()
             check_live(options.get("live"))
             kwargs = {name: value for name, value in options.items() if name not in own}
-            rank = "dist.get_rank()"
-            if "cores" in own:
-                rank = "xr.global_ordinal()"
-            elif options.get("init_group") is False:
-                rank = 'int(os.environ["RANK"])'
-            check(function, args, kwargs, options.keys() & own, own, rank)
+            check(function, args, kwargs, options.keys() & own, own)
             if "time_limit" in options:
                 options["time_limit"] = seconds(options["time_limit"])
             return launcher(function, *args, **options)  # ty: ignore[invalid-argument-type]
@@ -87,16 +75,13 @@ def whole(count: Any) -> int:
 
 def seconds(limit: Any) -> float | None:
     """A time limit in seconds; None where there is none."""
-    try:
-        if limit is None or limit > LONGEST:
-            return None
-        if limit > 0 and not isinstance(limit, bool):
-            return as_float(limit)
-    except (CourseError, TypeError, ValueError, RuntimeError):  # it is not compared to a number
-        pass
+    if limit is None:
+        return None
+    if isinstance(limit, Real) and not isinstance(limit, bool) and limit > 0:
+        return None if limit == inf else float(limit)
     raise CourseError(
-        f"time_limit={reprlib.repr(limit)}: give seconds, for example time_limit=600, of a "
-        "timedelta its total_seconds(), or None for no limit."
+        f"time_limit={reprlib.repr(limit)}: give seconds, for example time_limit=600, or "
+        "None for no limit."
     )
 
 
@@ -106,14 +91,12 @@ def check(
     kwargs: dict[str, Any],
     given: set[str],
     own: Sequence[str] = ("ranks",),
-    rank: str = "dist.get_rank()",
 ) -> None:
     """Raise, in the notebook, what ranks would raise of the call.
 
     Args:
         given: the keywords of the launcher that were passed.
         own: all that it has, first "ranks", or "cores" of `xla.launch`.
-        rank: how a function asks for its own.
     """
     if not callable(function):
         raise CourseError(
@@ -121,15 +104,14 @@ def check(
             "and then what it is called with: launch(train, 10), not launch(train(10))."
         )
     name = name_of(function)
-    launch = "xla.launch" if own[0] == "cores" else "launch"
-    inner = innermost(function)
-    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
-    for flag, kind, way in UNRUN:
-        if code is not None and code.co_flags & flag:
-            raise CourseError(
-                f"{name} is {kind}, and a call of it runs nothing yet: give a function that runs "
-                f"it, {launch}(lambda: {way.format(name)})."
-            )
+    launch, rank = "launch", 'int(os.environ["RANK"])'
+    if own[0] == "cores":
+        launch, rank = "xla.launch", "xr.global_ordinal()"
+    if inspect.iscoroutinefunction(function):
+        raise CourseError(
+            f"{name} is async, and a call of it runs nothing yet: give a function that runs it, "
+            f"{launch}(lambda: asyncio.run({name}(…)))."
+        )
     try:
         signature = inspect.signature(function)
     except ValueError:  # of a function in C, which does not tell
@@ -138,9 +120,7 @@ def check(
     positional = [name for name, one in parameters.items() if one.kind <= one.POSITIONAL_OR_KEYWORD]
     first = positional[0] if positional else ""
 
-    filled = {*getattr(function, "keywords", ())}  # of a partial
-    with contextlib.suppress(TypeError):  # too many, which is said below
-        filled |= signature.bind_partial(*args).arguments.keys()
+    filled = {*positional[: len(args)], *getattr(function, "keywords", ())}  # these of a partial
     for key in sorted(given & parameters.keys() - filled):
         raise CourseError(
             f"{key}= may be meant for launch or for {name}, which both know it. For {name}, write "
@@ -175,12 +155,7 @@ def check(
 
 def name_of(function: Any) -> str:
     """What a reader calls it; of a partial, the function's."""
-    function = innermost(function)
+    if isinstance(function, functools.partial):
+        function = function.func
     name = getattr(function, "__name__", type(function).__name__)
     return f"….{name}" if isinstance(function, types.MethodType) else name
-
-
-def innermost(function: Any) -> Any:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from .. import tpus
-from . import nested
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -140,7 +139,6 @@ class Joining:
         self.expected = joined is not None  # that the function joins it, too
         self.joins = int(self.expected)  # over the store at this port
         self.port = os.environ["MASTER_PORT"]
-        self.process = os.getpid()
         self.torchs_init, self.torchs_destroy = dist.init_process_group, dist.destroy_process_group
 
     def replace(self) -> None:
@@ -162,8 +160,6 @@ class Joining:
     def init(self, *args: Any, **kwargs: Any) -> None:
         import torch.distributed as dist
 
-        if os.getpid() != self.process:
-            nested.end_launch()
         asked = inspect.signature(self.torchs_init).bind(*args, **kwargs).arguments
         if self.expected and dist.is_initialized():
             self.expected = False

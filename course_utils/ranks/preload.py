@@ -30,6 +30,8 @@ from course_utils.ranks import nested, program, rank, state, tensors
 if find_spec("tqdm"):
     from tqdm import std
 
+    # Several bars take turns in one row.
+    std.tqdm.moveto = lambda self, n: self.fp.write("\r")
     # Its bars for notebooks need a kernel; in a rank they are text.
     notebook = types.ModuleType("tqdm.notebook")
     vars(notebook).update(tqdm=std.tqdm, tqdm_notebook=std.tqdm)

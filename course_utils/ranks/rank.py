@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 
 from ..errors import Frame
 from . import group, program, state, values
-from .call import innermost
 from .failures import raised_by
 from .spans import recorder
 from .values import File
@@ -204,7 +203,8 @@ def _called(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 def _place_of(function: Callable) -> list[Frame]:
     """Its first line."""
-    code = getattr(inspect.unwrap(innermost(function)), "__code__", None)
+    inner = inspect.unwrap(getattr(function, "func", function))  # of a partial
+    code = getattr(inner, "__code__", None)
     return [(code.co_filename, code.co_firstlineno, code.co_name)] if code else []
 
 

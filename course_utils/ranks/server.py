@@ -21,8 +21,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from ..errors import PACKAGE, CourseError
 from .values import File
 
@@ -33,7 +31,6 @@ ENVIRONMENT = {
     b"TORCH_DEVICE_BACKEND_AUTOLOAD": b"0",  # a rank that is to have a TPU loads TorchTPU itself
 }
 
-IMPORTED_FROM = [*sys.path]  # before the notebook puts other folders in front
 # What the server does first; if it cannot, it says why, and ends.
 PRELOAD = """
 import os
@@ -46,7 +43,7 @@ os.close({0})
 """
 
 LONGEST_FOLDER = 60  # characters; a socket's path has 103 on macOS, some of them Python's own
-STILL_SECONDS = 5.0  # in which a server that imports uses the processor
+IMPORT_SECONDS = 60.0  # in which a new server imports torch, also where the disk is slow
 ANSWER_SECONDS = 1.0  # in which one that is needed again may answer
 HEAR_SECONDS = 0.15  # in which an interrupt is heard, where it can be
 NO_ANSWER = (
@@ -127,11 +124,10 @@ def _spawn(path: bytes, args: list, passed: list[int]) -> int:
 
 def _path() -> list[str]:
     """Where the server imports from: Python's own modules and this package first, whatever has
-    their names in a folder, and then as the notebook did.
+    their names in a folder, and then as the notebook does.
     """
-    first = [folder for folder in IMPORTED_FROM if folder in sys.path]
-    folders = [str(folder) for folder in (*first, *sys.path) if folder]
-    library = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    folders = [str(folder) for folder in sys.path if folder]
+    library = sysconfig.get_path("stdlib")
     pythons_own = [
         folder
         for folder in folders
@@ -186,11 +182,11 @@ def in_time(work: Callable[[], None], limit: float, interrupts: Sequence[float])
     """Let `work` fork processes, in a thread, because the server may never answer.
 
     Args:
-        limit: seconds, from when the server has imported torch.
+        limit: seconds; a server that has just been started has more, because it imports torch.
         interrupts: when there were some, by `time.monotonic()`, which end this soon.
 
     Returns:
-        When the limit ends, by the same clock.
+        When a limit ends that begins now, by the same clock.
 
     Raises:
         CourseError: the server has ended, or does not answer.
@@ -206,15 +202,14 @@ def in_time(work: Callable[[], None], limit: float, interrupts: Sequence[float])
 
     thread = threading.Thread(target=fork_all, daemon=True)
     thread.start()
-    imported = None
-    end, patience = time.monotonic() + limit, 0.0
-    while thread.is_alive() and time.monotonic() < max(end, patience):
-        if interrupts and time.monotonic() > interrupts[0] + HEAR_SECONDS:
+    started = time.monotonic()
+    while thread.is_alive():
+        now = time.monotonic()
+        patience = max(limit, IMPORT_SECONDS) if _is_new() else limit
+        is_interrupted = interrupts and now > interrupts[0] + HEAR_SECONDS
+        if is_interrupted or now > started + patience:
             break
         thread.join(HEAR_SECONDS / 4)
-        if imported != (imported := _import_seconds()):
-            end = time.monotonic() + limit
-            patience = time.monotonic() + STILL_SECONDS
     if thread.is_alive():
         # If it still does not answer when it is needed again, another one is started.
         _is_stuck = True
@@ -229,33 +224,27 @@ def in_time(work: Callable[[], None], limit: float, interrupts: Sequence[float])
         ) from errors[0]
     if errors:
         raise errors[0]
-    return end
+    return time.monotonic() + limit
 
 
-def _import_seconds() -> float | None:
-    """Of the processor, that a server which has not answered yet has used: it imports torch."""
+def _is_new() -> bool:
+    """Whether the server has not forked yet: it may still import torch."""
     from multiprocessing import forkserver
 
-    pid = vars(forkserver._forkserver)["_forkserver_pid"]
-    if pid is None or pid == _answered:
-        return None
-    with contextlib.suppress(psutil.Error):
-        used = psutil.Process(pid).cpu_times()
-        return used.user + used.system
-    return None
+    return _answered is None or vars(forkserver._forkserver)["_forkserver_pid"] != _answered
 
 
 def _end_if_stuck() -> None:
-    """End a server that has forked before; one that has not may still import torch."""
+    """End a server that has not answered in time, and does not now."""
     global _is_stuck
     from multiprocessing import forkserver
 
-    server: Any = forkserver._forkserver
-    if not _is_stuck or server._forkserver_pid != _answered or _answered is None:
+    if not _is_stuck:
         return
+    server: Any = forkserver._forkserver
     if _starting.acquire(timeout=ANSWER_SECONDS):  # it has answered since
         _starting.release()
     else:
-        os.kill(_answered, signal.SIGKILL)
+        os.kill(server._forkserver_pid, signal.SIGKILL)
         server._stop()
     _is_stuck = False

@@ -59,6 +59,7 @@ def read(env: dict[str, str]) -> State:
             "there: os.chdir(…) to one that exists, or open the notebook from its new place"
         ) from None
     environment = {**os.environb}
+    environment.pop(b"FORCE_COLOR", None)  # ipykernel's: rich would take a pipe for a terminal
     if environment.get(b"MPLBACKEND", b"").startswith(INLINE):
         environment[b"MPLBACKEND"] = b"module://course_utils.ranks.figures"
     environment |= {os.fsencode(name): os.fsencode(value) for name, value in env.items()}

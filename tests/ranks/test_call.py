@@ -28,14 +28,6 @@ def nothing(): ...
 async def later(): ...
 
 
-async def stream():
-    yield
-
-
-def numbers():
-    yield
-
-
 def indexed(index, flags=None): ...
 
 
@@ -49,8 +41,6 @@ class Trainer:
     def fit(self, steps): ...
 
     async def fit_later(self): ...
-
-    async def __call__(self): ...
 
 
 def recipe(name):
@@ -135,11 +125,7 @@ def test_cores_have_a_recipe_of_their_own():
     ("function", "runner"),
     [
         (later, "asyncio.run(later(…))"),
-        (stream, "asyncio.run(a_loop_over(stream(…)))"),
-        (numbers, "list(numbers(…))"),
         (partial(later), "asyncio.run(later(…))"),
-        (Trainer(), "asyncio.run(Trainer(…))"),
-        (partial(Trainer()), "asyncio.run(Trainer(…))"),
         (Trainer().fit_later, "asyncio.run(….fit_later(…))"),
     ],
 )
@@ -161,13 +147,7 @@ def test_what_is_no_number_of_ranks_is_refused(ranks):
 
 
 @pytest.mark.parametrize(
-    ("limit", "taken"),
-    [
-        (3, 3.0),
-        (np.float64(3), 3.0),
-        (torch.tensor(3.0, requires_grad=True), 3.0),
-        *((none, None) for none in (None, float("inf"), 1e300, 10**400)),
-    ],
+    ("limit", "taken"), [(3, 3.0), (np.float64(3), 3.0), (None, None), (float("inf"), None)]
 )
 def test_a_time_limit_is_seconds_or_none(limit, taken):
     assert seconds(limit) == taken

@@ -1,6 +1,7 @@
 """Functions that would start ranks inside a rank, and processes that a rank may start."""
 
 import multiprocessing
+import sys
 
 import pytest
 import torch
@@ -17,6 +18,9 @@ from tests.kernel import posix
 pytestmark = posix
 
 
+here = sys.modules[__name__]
+
+
 def demo(rank, world_size, *options):
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
     dist.barrier()
@@ -27,12 +31,16 @@ def by_setup(rank, world_size):
 
 
 class Trainer:
-    def __init__(self, rank, world_size):
+    def work(self, rank, world_size):
         demo(rank, world_size)
 
 
 def by_class(rank, world_size):
-    Trainer(rank, world_size)
+    Trainer().work(rank, world_size)
+
+
+def by_module(rank, world_size):
+    here.demo(rank, world_size)
 
 
 class OfItsOwn(multiprocessing.Process):
@@ -51,7 +59,7 @@ def twice():
     process.start()
 
 
-RECIPE = "launch(lambda: demo(dist.get_rank(), dist.get_world_size()), ranks=2)."
+RECIPE = 'launch(lambda *args: demo(int(os.environ["RANK"]), *args), …, ranks=2).'
 
 
 def double(number):
@@ -100,23 +108,19 @@ def loop(method, function, **kwargs):
         (
             spawned,  # without GPUs
             (0, 0),
-            "launch(lambda: demo(dist.get_rank(), dist.get_world_size())).",
+            'launch(lambda *args: demo(int(os.environ["RANK"]), *args), …).',
         ),
         (started, (), RECIPE),
         (bound_inside, (), RECIPE),
         (of_a_library, (), "launch(…, ranks=2)"),
         (elastic, (), "launch(double, …, ranks=2)"),
         (by_torchrun, (), "launch(…, ranks=2)"),
-        (
-            loop,
-            ("fork", by_setup),
-            "launch(lambda: by_setup(dist.get_rank(), dist.get_world_size()",
-        ),
-        (loop, ("spawn", demo), "launch(lambda: demo(dist.get_rank()"),
-        (loop, ("spawn", by_setup), "launch(lambda: by_setup(dist.get_rank()"),
-        (loop, ("forkserver", by_class), "launch(lambda: by_class(dist.get_rank()"),
+        (loop, ("fork", by_setup), "launch(lambda *args: by_setup(int("),
+        (loop, ("spawn", by_setup), "launch(lambda *args: by_setup(int("),
+        (loop, ("forkserver", by_class), "launch(lambda *args: by_class(int("),
+        (loop, ("spawn", Trainer().work), "launch(…) with the function that each is to call"),
         (of_its_own, (), "launch(…) with the function that each is to call"),
-        (loop, ("forkserver", demo), "launch(lambda: demo(dist.get_rank()"),
+        (loop, ("spawn", by_module), "launch(lambda *args: by_module(int("),
     ],
 )
 def test_who_would_start_ranks_is_told_what_to_write(function, args, recipe):
@@ -146,9 +150,3 @@ def test_processes_that_join_no_group_are_a_ranks_own_business(method):
 def test_pythons_own_errors_of_processes_stay():
     with pytest.raises(RankError, match="AssertionError: cannot start a process twice"):
         launch(twice, ranks=1)
-
-
-def test_without_a_group_of_launchs_the_environment_tells_the_rank():
-    with pytest.raises(RankError) as caught:
-        launch(spawned, 2, 2, ranks=2, device="cpu", init_group=False)
-    assert 'demo(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))' in str(caught.value)

@@ -2,55 +2,76 @@
 
 import ctypes
 import os
+import random
 import sys
 import time
+from itertools import pairwise
 
 import pytest
 
 from course_utils import RankError, launch
 from course_utils.ranks import output as output_module
-from course_utils.ranks.output import LAST_LINES, MOST_LINES, MOST_ROWS, Output, Screen, state
+from course_utils.ranks.output import LAST_LINES, MOST_LINES, Output, cut
 from tests.files import ROOT
 from tests.kernel import posix
 from tests.python import python
 
 
 @pytest.mark.parametrize(
-    ("pieces", "lines", "states"),
+    ("pieces", "lines", "row"),
     [
-        (["a\nb\n"], ["a", "b"], []),
-        (["a", "b\nc"], ["ab"], ["c"]),
-        (["a\n\n\nb\n"], ["a", "", "", "b"], []),
-        (["\r 10 %", "\r 20 %"], [], [" 20 %"]),
-        ([" 10 %\r", " 20 %\r"], [], [" 20 %"]),  # print(…, end="\r")
-        (["\r 10 %\r100 %\n"], [], ["100 %"]),  # it may still be a bar above another bar
-        (["\r100 %\n", "done\n"], ["100 %", "done"], []),
-        (["....", "..."], [], ["......."]),
-        (["windows\r\nlines\r\n"], ["windows"], ["lines"]),
-        # as tqdm draws one bar below another, in three writes
-        (["\repoch 1", "\n", "\rstep 1", "\x1b[A", "\n\rstep 2\x1b[A"], [], ["epoch 1", "step 2"]),
-        (["\repoch 1\n\rstep 1\x1b[A", "\repoch 2"], [], ["epoch 2", "step 1"]),
-        (
-            ["\repoch 1\n\rstep 9\x1b", "[A\n\r      \x1b[A\repoch 2\n", "end\n"],
-            ["epoch 2", "end"],
-            [],
-        ),
-        (["\x1b[31mred\x1b[0m\nplain\x1b[1m"], ["\x1b[31mred\x1b[0m"], ["plain\x1b[1m"]),
-        # as rich draws two bars
-        (["\x1b[?25la\nb", "\r\x1b[2K\x1b[1A\x1b[2Kc\nd"], [], ["c", "d"]),
-        (["\x1b[?25la\nb\r\x1b[2K\x1b[1A\x1b[2Kc\nd\n\x1b[?25hend\n"], ["c", "d", "end"], []),
-        (["\r100 %", "\r      \rdone\n"], [], ["done"]),  # a bar that is taken away
-        (["loss 0.5\x1b[K\n"], ["loss 0.5"], []),  # nothing follows the cursor
-        (["\repoch 1\x1b[K", "\repoch 2\x1b[0K"], [], ["epoch 2"]),
-        (["\repoch 1\r\x1b[Kend\n"], [], ["end"]),
-        (["a \x1b]8;id=1;file://x\x1b", "\\link\x1b]8;;\x07 b\n"], ["a link b"], []),
+        (["a\nb\n"], ["a", "b"], ""),
+        (["a", "b\nc"], ["ab"], "c"),
+        (["a\n\n\nb\n"], ["a", "", "", "b"], ""),
+        (["....", "..."], [], "......."),
+        (["windows\r", "\nlines\r\r\n"], ["windows", "lines"], ""),
+        (["\r 10 %", "\r 20 %"], [], " 20 %"),
+        ([" 10 %\r", " 20 %\r"], [], " 20 %"),  # print(…, end="\r")
+        (["\r 10 %\r100 %\ndone\n"], ["100 %", "done"], ""),
+        (["\r100 %", "\r      \rdone\n"], ["done"], ""),  # tqdm's, that leaves no line
+        (["1/2\b\b\b\r", "2/2\b\b\b\r2/2"], [], "2/2"),  # keras
+        (["loss 0.5\x1b[K\n"], ["loss 0.5"], ""),
+        (["\repoch 1\x1b", "[K\r\x1b[2Kepoch 2\x1b[0K"], [], "epoch 2"),
+        (["\x1b[?25l10 %", "\r\x1b[2K20 %\n\x1b[?25hend\n"], ["20 %", "end"], ""),  # rich
+        (["\x1b[1;31mred\x1b[0m\nplain\x1b[1m"], ["\x1b[1;31mred\x1b[0m"], "plain\x1b[1m"),
+        (["a \x1b]8;id=1;file://x\x1b", "\\link\x1b]8;;\x07 b\n"], ["a link b"], ""),
     ],
 )
-def test_lines_and_states(pieces, lines, states):
-    screen = Screen()
-    ended = [line for piece in pieces for line in screen.add(piece.encode())]
-    assert [state(line) for line in ended] == lines
-    assert screen.states() == states
+def test_a_line_ends_and_a_row_shows_what_follows_its_last_return(pieces, lines, row):
+    output = Output("program", show=True)
+    for piece in pieces:
+        output.add(0, piece.encode())
+    assert output.printed[0].decode().splitlines() == lines
+    assert output.unfinished() == [row] * bool(row)
+    ended = [*lines, row] if row else lines
+    assert output.texts(1) == ["".join(f"{line}\n" for line in ended)]
+
+
+def test_wherever_the_bytes_are_cut_the_lines_are_the_same():
+    parts = (b"a", "━".encode(), b" ", b"\n", b"\r", b"\r\n", b"\x1b[2K", b"\x1b[31m", b"\b")
+    draw = random.Random(0)
+    for _ in range(2_000):
+        data = b"".join(draw.choices(parts, k=draw.randrange(20)))
+        cuts = sorted(draw.choices(range(len(data) + 1), k=draw.randrange(8)))
+        whole, pieces = Output("rank", show=False), Output("rank", show=False)
+        whole.add(0, data)
+        for begin, end in pairwise([0, *cuts, len(data)]):
+            pieces.add(0, data[begin:end])
+        assert pieces.text(0) == whole.text(0), data
+        assert pieces.texts(1) == whole.texts(1), data
+
+
+def test_an_erased_bar_is_no_line():
+    output = Output("rank", show=False)
+    output.add(0, b"a\n\r100 %\r     \r")
+    assert output.texts(1) == ["a\n"]
+
+
+def test_a_bar_that_runs_for_days_takes_the_room_of_one_state():
+    output = Output("rank", show=False)
+    for step in range(1000):
+        output.add(0, b"\r%3d" % step)
+    assert len(output.rows[0]) == 3
 
 
 @pytest.mark.parametrize(
@@ -128,16 +149,8 @@ print(launch(train, ranks=1, device="cpu", show=False).output[0].splitlines() ==
     assert python("-c", code, cwd=ROOT, env=env).stdout == "True\n"
 
 
-def test_many_bars_one_after_another_do_not_stay_unfinished():
-    screen = Screen()
-    ended = [line for i in range(20) for line in screen.add(b"\r%d %%\r100 %% of %d\n" % (i, i))]
-    assert state(ended[0]) == "100 % of 0"
-    assert len(ended) + len(screen.states()) == 20
-    assert len(screen.states()) <= MOST_ROWS
-
-
 def test_a_long_line_is_cut_in_the_middle():
-    text = state(b"begin" + b"x" * 20_000_000 + b"end")
+    text = cut(b"begin" + b"x" * 20_000_000 + b"end")
     assert len(text) < 1100
     assert text.startswith("begin")
     assert text.endswith("end")
@@ -190,3 +203,19 @@ def test_bars_of_tqdm_also_of_those_for_notebooks():
     [printed] = launch(train, ranks=1).output
     rows = printed.removesuffix("\n").split("\n")
     assert ["100%" in row for row in rows] == [True] * 4
+
+
+def test_bars_of_tqdm_below_one_another_take_turns():
+    tqdm = pytest.importorskip("tqdm").tqdm
+
+    def train():
+        for epoch in tqdm(range(2), desc="epochs", mininterval=0):
+            for _ in tqdm(range(9), desc="steps", leave=False, mininterval=0):
+                pass
+            print("epoch", epoch)
+        for _ in tqdm(range(9), desc="at 3", position=3, mininterval=0):
+            tqdm.write("beside")
+
+    [printed] = launch(train, ranks=1).output
+    rows = [row.partition(":")[0] for row in printed.splitlines()]
+    assert rows == ["epoch 0", "epoch 1", "epochs", *["beside"] * 9, "at 3"]

@@ -27,7 +27,7 @@ if __name__ == "__main__":
 
 def test_whatever_lies_in_the_folder_ranks_have_the_notebooks_package(tmp_path):
     wrong = "raise ImportError('that of the folder')"
-    names = ("course_utils/__init__.py", "socket.py", "queue.py", "random.py", "cloudpickle.py")
+    names = ("course_utils/__init__.py", "socket.py", "queue.py", "random.py")
     folder = write(tmp_path / "folder", dict.fromkeys(names, wrong))
     script = write(tmp_path, {"script.py": SCRIPT.replace("ROOT", repr(str(ROOT)))}) / "script.py"
     lines = python("-P", script, cwd=folder).stdout.splitlines()
@@ -55,6 +55,11 @@ def test_a_server_that_cannot_import_says_why_and_the_next_launch_has_another():
     assert words in done.stdout
     assert done.stdout.endswith("[0]\n")
     assert not done.stderr
+
+
+def test_the_time_limit_does_not_count_while_a_new_server_imports_torch():
+    code = "from course_utils import launch; print(launch(int, ranks=1, time_limit=1.5).results)"
+    assert python("-c", code, cwd=ROOT).stdout == "[0]\n"
 
 
 DEBUGGER = """
@@ -125,6 +130,7 @@ def test_a_server_that_is_stopped_in_mid_run(kernel, tmp_path):
 
 
 def test_a_server_that_has_never_answered_is_given_up_too(fresh):
+    fresh.works("from course_utils.ranks import server; server.IMPORT_SECONDS = 2.0")
     server = fresh.server()
     server.suspend()
     answer = fresh.run("launch(rank_of, ranks=2, device='cpu', time_limit=1)")
