@@ -44,9 +44,9 @@ class Trainer:
 
 
 def recipe(name):
-    return (
-        rf"launch passes no rank.*launch\(lambda \*args: {name}\(dist.get_rank\(\), \*args\), …\)"
-    )
+    own = 'int(os.environ["RANK"])'
+    call = re.escape(f"launch(lambda *args: {name}({own}, *args), …)")
+    return rf"launch passes no rank.*{call}"
 
 
 OWN = "arguments as they are, in no tuple, and the number of ranks by name.*, ranks=4"
