@@ -16,12 +16,13 @@ from .. import style
 from ..style import as_float
 from .picture import FONTS, Picture, sheet, to_png
 
-Panel = Mapping[int | str, tuple[Sequence[float], Sequence[float]]]
+Key = int | str  # a rank or a name
+Panel = Mapping[Key, tuple[Sequence[float], Sequence[float]]]
 Panels = Mapping[str, Panel]
 Point = tuple[float, float]
-Stretch = list[Point]  # a line without a gap
-Series = list[Stretch]  # of one rank or name in one panel
+Series = list[list[Point]]  # a line a stretch, without a gap
 Look = tuple[str, str]  # colour, dashes
+End = tuple[float, float, str]  # of a line: x, y, colour
 
 POINTS = 240  # drawn of a series: more than a panel has pixels adds nothing
 HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 226, 26, 40, 50, 70  # of a panel, px
@@ -210,16 +211,10 @@ def draw(
     foot: str = "",
     unit: str = "rank",
 ) -> Drawing:
-    """Lay out the panels, three in a row at most; the y axis of a panel whose name ends in "(log)"
-    is logarithmic.
+    """Lay out the panels, three in a row at most. Arguments are those of `curves_png`, and
 
     Args:
-        x_title: what the values of x are.
-        total: x, if it has no logarithms, goes up to it at least.
-        markers: every point is a dot, too.
-        named: a line ends in its name instead of its last value, and there is no legend.
-        phases: {name: where it begins on x}, marked in every panel.
-        foot: a line below.
+        total: x goes up to it at least, if it is not logarithmic.
         unit: what a series is whose key is a number: "rank", "core".
     """
     looks = _looks(panels)
@@ -274,11 +269,11 @@ def draw(
     return drawing
 
 
-def _every_point(panel: Mapping[int | str, Series]) -> list[Point]:
+def _every_point(panel: Mapping[Key, Series]) -> list[Point]:
     return [point for series in panel.values() for stretch in series for point in stretch]
 
 
-def _looks(panels: Panels) -> dict[int | str, Look]:
+def _looks(panels: Panels) -> dict[Key, Look]:
     """Colour and dashes of every rank, by its number, and of every name, by its place."""
     names = dict.fromkeys(key for series in panels.values() for key in series)
     keys = sorted(names, key=lambda key: key if isinstance(key, int) else 0)
@@ -309,13 +304,13 @@ def _draw_series(drawing: Drawing, series: Series, look: Look, *, markers: bool)
 
 def _ends(
     panel: Panel,
-    placed: Mapping[int | str, Series],
-    looks: Mapping[int | str, Look],
+    placed: Mapping[Key, Series],
+    looks: Mapping[Key, Look],
     *,
     named: bool,
-) -> dict[str, tuple[float, float, str]]:
+) -> dict[str, End]:
     """What stands at the ends of lines, with place and colour: names, or last values."""
-    ends: dict[str, tuple[float, float, str]] = {}
+    ends: dict[str, End] = {}
     for key, series in placed.items():
         if series:
             _, ys = panel[key]
@@ -328,7 +323,7 @@ def _ends(
     return ends
 
 
-def _write_ends(drawing: Drawing, ends: dict[str, tuple[float, float, str]], top: float) -> None:
+def _write_ends(drawing: Drawing, ends: dict[str, End], top: float) -> None:
     """Last values or names beside the ends of their lines, with lines to them."""
     lowest_first = sorted(ends.items(), key=lambda end: -end[1][1])
     levels = spread([y for _, (_, y, _) in lowest_first], top=top)
@@ -368,7 +363,14 @@ def _write_legend(drawing: Drawing, names: dict[str, Look]) -> None:
 def curves_png(panels: Panels, *, alt: str, title: str = "", **options: Any) -> Picture:
     """Curves, a panel each: {panel: {rank or name: (x values, y values)}}, side by side.
 
-    Options: x_title, log_x, log_y, markers, named, phases and foot, as `curves.draw` has them.
+    Args:
+        title: a line above the panels; `foot`: one below them.
+        x_title: what the values of x are; "step" if left out.
+        log_x, log_y: whether axes are logarithmic. The y axis of a panel whose name ends in "(log)"
+            always is.
+        markers: whether every point is a dot, too.
+        named: whether a line ends in its name instead of its last value, with no legend.
+        phases: {name: where it begins on x}, marked in every panel.
     """
     drawing = draw(panels, title=title, **options)
     return Picture("", f"{title}: {alt}" if title else alt, png=drawing.png())

@@ -5,17 +5,15 @@ without trust.
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
 
 from .. import style
 from ..timeline import Timeline
-from .picture import FONTS, LINE, Picture, blank, to_png, write_around
+from .picture import FONTS, LINE, Box, Picture, blank, draw_boxes, to_png, write_around
 
 # Px beside, above and below the bars.
 LEFT, RIGHT, HEAD, FOOT = 60, 26, 22, 60
 # Px of a rank's compute lane, of all others together, and below a rank.
 HIGH, THIN, GAP = 20, 9, 7
-CELL = 4  # px in which one text stands
 MOST = 2000  # spans that are drawn, with those under way as they begin: more were a blur
 # Colours of a pipeline's boxes: of a rank's first chunk of the model, and, paler, of the next.
 SHADES = {
@@ -28,18 +26,6 @@ KINDS = {"backward-input": "backward, or B, its input half", "backward-weight": 
 WAITING = style.GREY + "59"  # a third of it
 LOOKS = {role: (color, "none") for role, color in style.ROLE.items()}  # fill and edge
 LOOKS["idle"] = ("none", style.GREY)  # hollow, so that its name can be read on it
-
-
-class Box(NamedTuple):
-    """What is drawn for a span: left and wide in seconds, top and high in px."""
-
-    left: float
-    wide: float
-    top: float
-    high: float
-    fill: str
-    edge: str
-    text: str = ""
 
 
 def gantt(timeline: Timeline) -> Picture:
@@ -116,11 +102,9 @@ def pipelines(
         for name, timeline in timelines.items()
     }
     names = {s.name.split()[0] for timeline in timelines.values() for s in timeline.spans}
-    if "backward-input" in names:  # one colour, one entry
-        names.discard("backward")
-    looks = {
-        KINDS.get(kind, kind): (fill, "none") for kind, (fill, _) in SHADES.items() if kind in names
-    }
+    # One colour, one entry: the last of its kinds says what it is.
+    kinds = {fill: KINDS.get(kind, kind) for kind, (fill, _) in SHADES.items() if kind in names}
+    looks = {kind: (fill, "none") for fill, kind in kinds.items()}
     ranks = max(len(timeline.ranks) for timeline in timelines.values())
     alt = f"{title or 'Pipeline'}. Gantt chart of {ranks} ranks. {'; '.join(panels)}. {foot}"
     return _chart(
@@ -203,7 +187,7 @@ def _chart(
             frameon=False,
             axisbelow=True,
         )
-        _draw(ax, boxes, wide / seconds)
+        draw_boxes(ax, boxes, wide / seconds)
         ax.set_title(heading, loc="left", pad=4, **FONTS)
         middles = [row * i + HIGH / 2 for i in range(len(ranks))]
         ax.set_yticks(middles, [f"rank {rank}" for rank in ranks])
@@ -220,36 +204,6 @@ def _chart(
     last.set_xlabel(f"time ({unit})", labelpad=2, **FONTS)
     last.xaxis.set_major_formatter(lambda value, _: f"{scale * value:,g}")
     return Picture("", alt, png=to_png(figure))
-
-
-def _draw(ax: Any, boxes: list[Box], px: float) -> None:
-    """The boxes of a panel, with the texts that fit; `px`: pixels a second."""
-    from matplotlib.collections import PolyCollection
-
-    corners = []
-    texts: dict[tuple[float, int], Box] = {}  # by row and place: of several the one on top
-    boxes = sorted(boxes, key=lambda box: -box.wide)  # what is inside another lies on top
-    for box in boxes:
-        seam = 0.9 / px if box.wide * px > 4 else 0  # to the next box
-        left, right = box.left, box.left + box.wide - seam
-        low = box.top + box.high
-        corners.append([(left, box.top), (right, box.top), (right, low), (left, low)])
-        if box.text and box.wide * px > 7 * len(box.text) + 3:
-            texts[box.top, int((left + right) / 2 * px / CELL)] = box
-    for box in texts.values():
-        ax.text(
-            box.left + box.wide / 2,
-            box.top + box.high / 2,
-            box.text,
-            ha="center",
-            va="center_baseline",
-            color=style.GREY if box.fill == "none" else style.ink(box.fill),
-            fontsize=style.SMALL * 0.72,
-        )
-
-    # One collection: an artist for each box would take matplotlib minutes.
-    fills, edges = [box.fill for box in boxes], [box.edge for box in boxes]
-    ax.add_collection(PolyCollection(corners, fc=fills, ec=edges, lw=0.7))
 
 
 # How the last line of a cell draws a timeline.
