@@ -43,6 +43,14 @@ class Drawing:
     # x, baseline, text, anchor, bold.
     texts: list[tuple[float, float, str, str, bool]] = field(default_factory=list)
 
+    def line(self, points: list[Point], color: str, width: float = 1, dash: str = "") -> None:
+        self.lines.append((points, color, width, dash))
+
+    def text(
+        self, x: float, y: float, text: str, anchor: str = "start", *, bold: bool = False
+    ) -> None:
+        self.texts.append((x, y, text, anchor, bold))
+
     def svg(self, alt: str) -> str:
         drawn = []
         for points, color, width, dash in self.lines:
@@ -234,7 +242,7 @@ def draw(
     right = 140 if named else RIGHT  # px; a name is longer than a number
     down = LINE if title else 0
     drawing = Drawing(columns * (each + GAP) - GAP, down + rows * (HEIGHT + GAP))
-    drawing.texts.append((8, 14, title, "start", True))
+    drawing.text(8, 14, title, bold=True)
 
     for i, (name, panel) in enumerate(drawn.items()):
         ys = [y for _, y in _every_point(panel)] or [0, 1]
@@ -246,9 +254,9 @@ def draw(
         heading = name if len(name) <= most else f"{name[: most - 1]}…"
         _draw_axes(drawing, x_axis, y_axis, heading, x_title)
         for phase, begin in (phases or {}).items():
-            x = x_axis.at(begin)
-            drawing.lines.append(([(x, top), (x, top + HIGH)], style.GREY, 1, "2 3"))
-            drawing.texts.append((x + 4, top + 11, phase, "start", False))
+            x = x_axis.at(scaled(begin, log=log_x))
+            drawing.line([(x, top), (x, top + HIGH)], style.GREY, 1, "2 3")
+            drawing.text(x + 4, top + 11, phase)
 
         placed = {
             key: [[(x_axis.at(x), y_axis.at(y)) for x, y in stretch] for stretch in series]
@@ -264,7 +272,7 @@ def draw(
             {f"{unit} {key}" if isinstance(key, int) else key: look for key, look in looks.items()},
         )
     if foot:
-        drawing.texts.append((8, drawing.height + 14, foot, "start", False))
+        drawing.text(8, drawing.height + 14, foot)
         drawing.height += LINE
     return drawing
 
@@ -284,20 +292,20 @@ def _looks(panels: Panels) -> dict[Key, Look]:
 def _draw_axes(drawing: Drawing, x_axis: Axis, y_axis: Axis, name: str, x_title: str) -> None:
     """What is around the curves: headings, marks, and a line across for each mark of y."""
     left, right, bottom = x_axis.start, x_axis.start + x_axis.length, y_axis.start
-    drawing.texts.append((left, bottom - HIGH - 12, name, "start", True))
-    drawing.texts.append(((left + right) / 2, bottom + 34, x_title, "middle", False))
+    drawing.text(left, bottom - HIGH - 12, name, bold=True)
+    drawing.text((left + right) / 2, bottom + 34, x_title, "middle")
     for mark, text in x_axis.marks.items():
-        drawing.texts.append((x_axis.at(mark), bottom + 16, text, "middle", False))
+        drawing.text(x_axis.at(mark), bottom + 16, text, "middle")
     for mark, text in y_axis.marks.items():
         y = y_axis.at(mark)
-        drawing.texts.append((left - 7, y + 4, text, "end", False))
-        drawing.lines.append(([(left, y), (right, y)], GRID, 1, ""))
+        drawing.text(left - 7, y + 4, text, "end")
+        drawing.line([(left, y), (right, y)], GRID)
 
 
 def _draw_series(drawing: Drawing, series: Series, look: Look, *, markers: bool) -> None:
     color, dash = look
     for stretch in series:
-        drawing.lines.append((stretch, color, 1.8, dash))
+        drawing.line(stretch, color, 1.8, dash)
         if markers or len(stretch) == 1:
             drawing.lines += [([point], color, 6, "") for point in stretch]
 
@@ -329,9 +337,9 @@ def _write_ends(drawing: Drawing, ends: dict[str, End], top: float) -> None:
     levels = spread([y for _, (_, y, _) in lowest_first], top=top)
     for (text, (x, y, color)), level in zip(lowest_first, levels, strict=True):
         left = x + 8
-        drawing.lines.append(([(x, y), (left, level)], style.GREY, 1, ""))
-        drawing.lines.append(([(left, level - 3), (left, level + 3)], color, 3, ""))
-        drawing.texts.append((left + 5, level + 4, text, "start", True))
+        drawing.line([(x, y), (left, level)], style.GREY)
+        drawing.line([(left, level - 3), (left, level + 3)], color, 3)
+        drawing.text(left + 5, level + 4, text, bold=True)
 
 
 def spread(heights: list[float], *, top: float, apart: float = 13) -> list[float]:
@@ -355,8 +363,8 @@ def _write_legend(drawing: Drawing, names: dict[str, Look]) -> None:
     beside = max(1, min(6, int(drawing.width / cell)))
     for i, (name, (color, dash)) in enumerate(names.items()):
         x, y = 8 + i % beside * cell, drawing.height + i // beside * LINE + 14
-        drawing.lines.append(([(x, y - 4), (x + 26, y - 4)], color, 2, dash))
-        drawing.texts.append((x + 33, y, name, "start", False))
+        drawing.line([(x, y - 4), (x + 26, y - 4)], color, 2, dash)
+        drawing.text(x + 33, y, name)
     drawing.height += LINE * math.ceil(len(names) / beside)
 
 

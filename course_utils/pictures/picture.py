@@ -146,7 +146,7 @@ def draw_boxes(ax: Any, boxes: Iterable[Box], px: float = 1) -> None:
         left, right = box.left, box.left + box.wide - seam
         low = box.top + box.high
         corners.append([(left, box.top), (right, box.top), (right, low), (left, low)])
-        if box.text and box.wide * px > 7 * len(box.text) + 3 and box.high > 11:
+        if box.text and box.wide * px > 6.5 * len(box.text) + 3 and box.high > 11:
             texts[box.top, int((left + right) / 2 * px / CELL)] = box
     for box in texts.values():
         ax.text(
