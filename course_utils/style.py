@@ -31,7 +31,7 @@ GREY = "#797979"
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
 TEXT, SMALL = 12, 11  # font sizes in px
 WIDTH = 760  # a figure's full width in px
-GRID, AXIS, QUIET = 0.14, 0.5, 0.75  # opacities over currentColor
+AXIS, QUIET = 0.5, 0.75  # opacities over currentColor
 # The style of the box that a picture in HTML stands in.
 BOX = f"max-width:{WIDTH}px;font:{TEXT}px {FONT};padding:4px 8px"
 

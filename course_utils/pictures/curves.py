@@ -3,12 +3,11 @@ or as a PNG to keep.
 
 Panels are {panel: {rank or name: (x values, y values)}}, side by side, with one legend below. A
 line ends in its last value (of more than four lines the outermost two do); it has a gap where a
-value is not finite, or has no logarithm, and begins anew where x goes back.
+value is not finite, beyond 1e200, or has no logarithm, and begins anew where x goes back.
 """
 
 import html
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,26 +16,25 @@ from .. import style
 from ..style import as_float
 from .picture import FONTS, Picture, sheet, to_png
 
-Panel = Mapping[int | str, tuple[Sequence[float], Sequence[float]]]
+Key = int | str  # a rank or a name
+Panel = Mapping[Key, tuple[Sequence[float], Sequence[float]]]
 Panels = Mapping[str, Panel]
 Point = tuple[float, float]
-Stretch = list[Point]  # a line without a gap
-Series = list[Stretch]  # of one rank or name in one panel
+Series = list[list[Point]]  # a line a stretch, without a gap
 Look = tuple[str, str]  # colour, dashes
+End = tuple[float, float, str]  # of a line: x, y, colour
 
 POINTS = 240  # drawn of a series: more than a panel has pixels adds nothing
 HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 226, 26, 40, 50, 70  # of a panel, px
-LIMIT = sys.float_info.max
 HIGH = HEIGHT - TOP - BOTTOM  # of what the curves are drawn in, px
 GAP, LINE = 4, 20  # between panels; height of a line of text above and below them, px
-GRID = f'stroke="currentColor" stroke-opacity="{style.GRID}"'
+GRID = style.GREY + "4d"  # a third of it
+MOST = 1e200  # that is drawn, and with a logarithm 1 / MOST: far from where floats end
 
 
 @dataclass
 class Drawing:
-    """Lines and texts, in px from the top left; a line without a colour is grey, one of a single
-    point is a dot.
-    """
+    """Lines and texts, in px from the top left; a line of a single point is a dot."""
 
     width: int
     height: int
@@ -45,15 +43,22 @@ class Drawing:
     # x, baseline, text, anchor, bold.
     texts: list[tuple[float, float, str, str, bool]] = field(default_factory=list)
 
+    def line(self, points: list[Point], color: str, width: float = 1, dash: str = "") -> None:
+        self.lines.append((points, color, width, dash))
+
+    def text(
+        self, x: float, y: float, text: str, anchor: str = "start", *, bold: bool = False
+    ) -> None:
+        self.texts.append((x, y, text, anchor, bold))
+
     def svg(self, alt: str) -> str:
         drawn = []
         for points, color, width, dash in self.lines:
             path = "M" + " ".join([f"{x:.1f} {y:.1f}" for x, y in points])
             if len(points) == 1:
                 path += "h0"
-            look = f'stroke="{color}"' if color else GRID
             size = f'stroke-width="{width}" stroke-dasharray="{dash}"'
-            drawn.append(f'<path d="{path}" {look} {size}/>')
+            drawn.append(f'<path d="{path}" stroke="{color}" {size}/>')
 
         for x, y, text, anchor, bold in self.texts:
             look = 'font-weight="600"' if bold else f'fill-opacity="{style.QUIET}"'
@@ -75,15 +80,9 @@ class Drawing:
             if dash:  # px -> widths of the line
                 dashes = (0, [float(length) / width for length in dash.split()])
             size = 0.72 * width  # px -> points
-            page.plot(
-                *zip(*points, strict=True),
-                lw=size,
-                ls=dashes,
-                marker="o" if len(points) == 1 else "",
-                ms=size,
-                color=color or style.GREY,
-                alpha=1 if color else 0.3,
-            )
+            look = {"color": color, "ls": dashes, "lw": size, "ms": size}
+            marker = "o" if len(points) == 1 else ""
+            page.plot(*zip(*points, strict=True), marker=marker, **look)
 
         sides = {"start": "left", "middle": "center", "end": "right"}
         for x, y, text, anchor, bold in self.texts:
@@ -100,73 +99,75 @@ class Axis:
 
     low: float
     high: float
-    log: bool
     marks: dict[float, str]
     start: float = 0
     length: float = 1  # negative where it goes up
 
     def at(self, value: float) -> float:
         """Where this value lies, in px: at an end if it is beyond it."""
-        low, high = self.low, self.high
-        value = min(high, max(low, value))
-        if self.log:
-            low, value, high = map(math.log10, (low, value, high))
-        # In halves, because the distance of two floats may be none.
-        share = (value / 2 - low / 2) / (high / 2 - low / 2)
-        return self.start + self.length * share
+        value = min(self.high, max(self.low, value))
+        return self.start + self.length * (value - self.low) / (self.high - self.low)
 
 
-def axis(values: Sequence[float], *, log: bool, tight: bool = False) -> Axis:
+def scaled(value: float, *, log: bool) -> float:
+    """What an axis is linear in: the value or its logarithm, NaN where it is not drawn."""
+    value = as_float(value)
+    if not abs(value) <= MOST or (log and value < 1 / MOST):
+        return math.nan
+    return math.log10(value) if log else value
+
+
+def axis(values: Sequence[float], *, log: bool = False, tight: bool = False) -> Axis:
     """An axis with about five round numbers: 1, 2 or 5 times a power of ten.
 
+    log: the values are logarithms; powers of ten, of few decades their double and fivefold, too.
     tight: it goes no further than the values do, unless it is logarithmic. Whole values get no
         fractions.
     """
-    low, high = min(*values, 0.95 * LIMIT), max(values)
+    low, high = min(values), max(values)
     if high - low <= max(1e-300, 1e-9 * max(abs(low), abs(high))):  # they are all one value
         margin = max(1, 1e-6 * abs(low))
-        if log:
-            low, high = low / 2 or low, high * 2
-        elif tight:
-            high += margin
-        else:
-            low, high = low - margin, high + margin
-    low, high = max(low, -LIMIT), min(high, LIMIT)
+        high += margin
+        if log or not tight:
+            low -= margin
 
-    whole = all(float(value).is_integer() for value in values)
-    marks = _log_marks(low, high) if log else _marks(low, high, whole=whole)
-    every = math.ceil(len(marks) / 9)
+    if log and high - low < 2.5:
+        marks = _between_powers(low, high)
+    elif log:
+        marks = _marks(low, high, parts=8, whole=True)
+    else:
+        marks = _marks(low, high, parts=5, whole=all(float(value).is_integer() for value in values))
     if log or not tight:
         low, high = min(low, marks[0]), max(high, marks[-1])
-    marks = [mark for mark in marks if low <= mark <= high][::every]
+    marks = [mark for mark in marks if low <= mark <= high]
 
-    texts = {mark: style.number(mark) for mark in marks}
+    numbers = {mark: 10.0**mark if log else mark for mark in marks}
+    texts = {mark: style.number(number) for mark, number in numbers.items()}
     if len(set(texts.values())) < len(texts):
-        texts = {mark: f"{mark:.8g}" for mark in marks}
-    return Axis(low, high, log, texts)
+        texts = {mark: f"{number:.8g}" for mark, number in numbers.items()}
+    return Axis(low, high, texts)
 
 
-def _marks(low: float, high: float, *, whole: bool) -> list[float]:
+def _marks(low: float, high: float, *, parts: int, whole: bool) -> list[float]:
     """Round numbers at equal distances, from one at or below `low` to one at or above `high`."""
-    fifth = (high / 2 - low / 2) / 2.5  # their distance may be no float
-    power = 10.0 ** math.floor(math.log10(fifth))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= 0.999999 * fifth)
+    part = (high - low) / parts
+    power = 10.0 ** math.floor(math.log10(part))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= 0.999999 * part)
     if whole:
         step = max(step, 1)
     first = math.floor(low / step + 1e-9)
     last = math.ceil(high / step - 1e-9)
-    marks = [i * step for i in range(first, last + 1)]
-    return [mark for mark in marks if abs(mark) <= LIMIT]
+    return [i * step for i in range(first, last + 1)]
 
 
-def _log_marks(low: float, high: float) -> list[float]:
-    """Powers of ten, of few decades their double and fivefold, too."""
-    factors = (1, 2, 5) if high < 300 * low else (1,)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    marks = [float(f"{factor}e{power}") for power in powers for factor in factors]
-    marks = [mark for mark in marks if 0 < mark <= LIMIT]
-    first = max([mark for mark in marks if mark <= low * 1.000001], default=low)
-    last = min([mark for mark in marks if mark >= high * 0.999999], default=high)
+def _between_powers(low: float, high: float) -> list[float]:
+    """Logarithms of powers of ten, their double and fivefold, from one at or below `low` to one at
+    or above `high`.
+    """
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    marks = [power + math.log10(factor) for power in powers for factor in (1, 2, 5)]
+    first = max(mark for mark in marks if mark <= low + 1e-9)
+    last = min(mark for mark in marks if mark >= high - 1e-9)
     return [mark for mark in marks if first <= mark <= last]
 
 
@@ -179,9 +180,8 @@ def pieces(
     found: Series = []
     before = math.inf
     for i in _thinned(ys):
-        x, y = as_float(xs[i]), as_float(ys[i])
-        lost = not (math.isfinite(x) and math.isfinite(y))
-        if lost or (log_x and x <= 0) or (log_y and y <= 0):
+        x, y = scaled(xs[i], log=log_x), scaled(ys[i], log=log_y)
+        if math.isnan(x) or math.isnan(y):
             before = math.inf
             continue
         if x < before:
@@ -219,11 +219,11 @@ def draw(
     foot: str = "",
     unit: str = "rank",
 ) -> Drawing:
-    """Lay out the panels, three in a row at most; x goes up to `total` at least, and `foot` is a
-    line below. The y axis of a panel whose name ends in "(log)" is logarithmic.
+    """Lay out the panels, three in a row at most. Arguments are those of `curves_png`, and
 
-    named: a line ends in its name, and there is no legend.
-    phases: {name: where it begins on x}, marked in every panel.
+    Args:
+        total: x goes up to it at least, if it is not logarithmic.
+        unit: what a series is whose key is a number: "rank", "core".
     """
     looks = _looks(panels)
     logs = {name: log_y or name.endswith("(log)") for name in panels}
@@ -232,7 +232,7 @@ def draw(
         for name, panel in panels.items()
     }
     xs = [x for panel in drawn.values() for x, _ in _every_point(panel)]
-    if total and 0 < total <= LIMIT:
+    if total and 0 < total <= MOST:
         xs.append(total)
     across = axis(xs or [1], log=log_x, tight=True)
 
@@ -242,12 +242,10 @@ def draw(
     right = 140 if named else RIGHT  # px; a name is longer than a number
     down = LINE if title else 0
     drawing = Drawing(columns * (each + GAP) - GAP, down + rows * (HEIGHT + GAP))
-    drawing.texts.append((8, 14, title, "start", True))
+    drawing.text(8, 14, title, bold=True)
 
     for i, (name, panel) in enumerate(drawn.items()):
-        ys = [y for _, y in _every_point(panel)] or [1.0, 10.0]
-        if name.endswith("/s") and not logs[name]:
-            ys.append(0.0)  # a rate is seen against none at all
+        ys = [y for _, y in _every_point(panel)] or [0, 1]
         left = i % columns * (each + GAP) + LEFT
         top = down + i // columns * (HEIGHT + GAP) + TOP
         x_axis = replace(across, start=left, length=each - LEFT - right)
@@ -255,7 +253,10 @@ def draw(
         most = each // 8  # letters
         heading = name if len(name) <= most else f"{name[: most - 1]}…"
         _draw_axes(drawing, x_axis, y_axis, heading, x_title)
-        _draw_phases(drawing, phases or {}, x_axis, top)
+        for phase, begin in (phases or {}).items():
+            x = x_axis.at(scaled(begin, log=log_x))
+            drawing.line([(x, top), (x, top + HIGH)], style.GREY, 1, "2 3")
+            drawing.text(x + 4, top + 11, phase)
 
         placed = {
             key: [[(x_axis.at(x), y_axis.at(y)) for x, y in stretch] for stretch in series]
@@ -263,7 +264,7 @@ def draw(
         }
         for key, series in placed.items():
             _draw_series(drawing, series, looks[key], markers=markers)
-        _write_ends(drawing, _ends(panels[name], placed, looks, x_axis, named=named))
+        _write_ends(drawing, _ends(panels[name], placed, looks, named=named), top)
 
     if not named:
         _write_legend(
@@ -271,16 +272,16 @@ def draw(
             {f"{unit} {key}" if isinstance(key, int) else key: look for key, look in looks.items()},
         )
     if foot:
-        drawing.texts.append((8, drawing.height + 14, foot, "start", False))
+        drawing.text(8, drawing.height + 14, foot)
         drawing.height += LINE
     return drawing
 
 
-def _every_point(panel: Mapping[int | str, Series]) -> list[Point]:
+def _every_point(panel: Mapping[Key, Series]) -> list[Point]:
     return [point for series in panel.values() for stretch in series for point in stretch]
 
 
-def _looks(panels: Panels) -> dict[int | str, Look]:
+def _looks(panels: Panels) -> dict[Key, Look]:
     """Colour and dashes of every rank, by its number, and of every name, by its place."""
     names = dict.fromkeys(key for series in panels.values() for key in series)
     keys = sorted(names, key=lambda key: key if isinstance(key, int) else 0)
@@ -291,73 +292,67 @@ def _looks(panels: Panels) -> dict[int | str, Look]:
 def _draw_axes(drawing: Drawing, x_axis: Axis, y_axis: Axis, name: str, x_title: str) -> None:
     """What is around the curves: headings, marks, and a line across for each mark of y."""
     left, right, bottom = x_axis.start, x_axis.start + x_axis.length, y_axis.start
-    drawing.texts.append((left, bottom - HIGH - 12, name, "start", True))
-    drawing.texts.append(((left + right) / 2, bottom + 34, x_title, "middle", False))
+    drawing.text(left, bottom - HIGH - 12, name, bold=True)
+    drawing.text((left + right) / 2, bottom + 34, x_title, "middle")
     for mark, text in x_axis.marks.items():
-        drawing.texts.append((x_axis.at(mark), bottom + 16, text, "middle", False))
+        drawing.text(x_axis.at(mark), bottom + 16, text, "middle")
     for mark, text in y_axis.marks.items():
         y = y_axis.at(mark)
-        drawing.texts.append((left - 7, y + 4, text, "end", False))
-        drawing.lines.append(([(left, y), (right, y)], "", 1, ""))
-
-
-def _draw_phases(drawing: Drawing, phases: Mapping[str, float], x_axis: Axis, top: float) -> None:
-    """A line down and a name where each of them begins."""
-    for phase, begin in phases.items():
-        x = x_axis.at(begin)
-        drawing.lines.append(([(x, top), (x, top + HIGH)], style.GREY, 1, "2 3"))
-        drawing.texts.append((x + 4, top + 11, phase, "start", False))
+        drawing.text(left - 7, y + 4, text, "end")
+        drawing.line([(left, y), (right, y)], GRID)
 
 
 def _draw_series(drawing: Drawing, series: Series, look: Look, *, markers: bool) -> None:
     color, dash = look
     for stretch in series:
-        drawing.lines.append((stretch, color, 1.8, dash))
+        drawing.line(stretch, color, 1.8, dash)
         if markers or len(stretch) == 1:
             drawing.lines += [([point], color, 6, "") for point in stretch]
 
 
 def _ends(
     panel: Panel,
-    placed: Mapping[int | str, Series],
-    looks: Mapping[int | str, Look],
-    x_axis: Axis,
+    placed: Mapping[Key, Series],
+    looks: Mapping[Key, Look],
     *,
     named: bool,
-) -> dict[str, tuple[float, float, str]]:
+) -> dict[str, End]:
     """What stands at the ends of lines, with place and colour: names, or last values."""
-    furthest = max((xs[-1] for xs, _ in panel.values() if xs), default=0)
-    ends: dict[str, tuple[float, float, str]] = {}
+    ends: dict[str, End] = {}
     for key, series in placed.items():
-        if not series:
-            continue
-        xs, ys = panel[key]
-        if not named and x_axis.at(furthest) - x_axis.at(xs[-1]) >= RIGHT:
-            continue  # a line that ends among others has no value there
-        text = str(key) if named else style.number(as_float(ys[-1]))
-        ends.setdefault(text, (*series[-1][-1], looks[key][0]))
+        if series:
+            _, ys = panel[key]
+            text = str(key) if named else style.number(as_float(ys[-1]))
+            ends.setdefault(text, (*series[-1][-1], looks[key][0]))
 
     if len(ends) > 4 and not named:
-        outermost = sorted(ends, key=lambda text: ends[text][1])
-        ends = {text: ends[text] for text in (outermost[0], outermost[-1])}
+        lowest, *_, highest = sorted(ends, key=lambda text: -ends[text][1])
+        ends = {text: ends[text] for text in (lowest, highest)}
     return ends
 
 
-def _write_ends(drawing: Drawing, ends: dict[str, tuple[float, float, str]]) -> None:
-    """Last values or names, with lines to them from where their series end: those of ends that are
-    near each other stand in a column, to the right of the last.
+def _write_ends(drawing: Drawing, ends: dict[str, End], top: float) -> None:
+    """Last values or names beside the ends of their lines, with lines to them."""
+    lowest_first = sorted(ends.items(), key=lambda end: -end[1][1])
+    levels = spread([y for _, (_, y, _) in lowest_first], top=top)
+    for (text, (x, y, color)), level in zip(lowest_first, levels, strict=True):
+        left = x + 8
+        drawing.line([(x, y), (left, level)], style.GREY)
+        drawing.line([(left, level - 3), (left, level + 3)], color, 3)
+        drawing.text(left + 5, level + 4, text, bold=True)
+
+
+def spread(heights: list[float], *, top: float, apart: float = 13) -> list[float]:
+    """Heights in px from the top, the lowest first, moved until each is so far `apart` from the
+    next, none above `top`.
     """
-    before, above = -math.inf, 0.0
-    for text, (x, y, color) in sorted(ends.items(), key=lambda end: -end[1][1]):  # the lowest first
-        last = max(end for end, _, _ in ends.values() if end - x < RIGHT)
-        level = y + 6 if x < last else y  # a line to the right passes below the other ends
-        if last == before:
-            level = min(level, above)
-        left = last + 8
-        drawing.lines.append(([(x, y), (left, level)], style.GREY, 1, ""))
-        drawing.lines.append(([(left, level - 3), (left, level + 3)], color, 3, ""))
-        drawing.texts.append((left + 5, level + 4, text, "start", True))
-        before, above = last, level - 13
+    levels: list[float] = []
+    below = math.inf
+    for above, height in zip(reversed(range(len(heights))), heights, strict=True):
+        room = top + apart * above  # that those above need
+        below = max(room, min(height, below - apart))
+        levels.append(below)
+    return levels
 
 
 def _write_legend(drawing: Drawing, names: dict[str, Look]) -> None:
@@ -368,40 +363,22 @@ def _write_legend(drawing: Drawing, names: dict[str, Look]) -> None:
     beside = max(1, min(6, int(drawing.width / cell)))
     for i, (name, (color, dash)) in enumerate(names.items()):
         x, y = 8 + i % beside * cell, drawing.height + i // beside * LINE + 14
-        drawing.lines.append(([(x, y - 4), (x + 26, y - 4)], color, 2, dash))
-        drawing.texts.append((x + 33, y, name, "start", False))
+        drawing.line([(x, y - 4), (x + 26, y - 4)], color, 2, dash)
+        drawing.text(x + 33, y, name)
     drawing.height += LINE * math.ceil(len(names) / beside)
 
 
-def curves_png(
-    panels: Panels,
-    *,
-    alt: str,
-    title: str = "",
-    x_title: str = "step",
-    log_x: bool = False,
-    log_y: bool = False,
-    markers: bool = False,
-    named: bool = False,
-    phases: Mapping[str, float] | None = None,
-    foot: str = "",
-) -> Picture:
-    """Curves, a panel each: {panel: {rank or name: (x values, y values)}}, side by side; `foot` is
-    a line below.
+def curves_png(panels: Panels, *, alt: str, title: str = "", **options: Any) -> Picture:
+    """Curves, a panel each: {panel: {rank or name: (x values, y values)}}, side by side.
 
     Args:
-        named: a line ends in its name instead of its last value, and there is no legend.
+        title: a line above the panels; `foot`: one below them.
+        x_title: what the values of x are; "step" if left out.
+        log_x, log_y: whether axes are logarithmic. The y axis of a panel whose name ends in "(log)"
+            always is.
+        markers: whether every point is a dot, too.
+        named: whether a line ends in its name instead of its last value, with no legend.
         phases: {name: where it begins on x}, marked in every panel.
     """
-    drawing = draw(
-        panels,
-        title=title,
-        x_title=x_title,
-        log_x=log_x,
-        log_y=log_y,
-        markers=markers,
-        named=named,
-        phases=phases,
-        foot=foot,
-    )
+    drawing = draw(panels, title=title, **options)
     return Picture("", f"{title}: {alt}" if title else alt, png=drawing.png())

@@ -2,20 +2,19 @@
 without trust.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
 
 from .. import style
 from ..timeline import Timeline
-from .picture import FONTS, LINE, Picture, blank, to_png, write_around
+from .picture import FONTS, LINE, Box, Picture, blank, draw_boxes, to_png, write_around
 
 # Px beside, above and below the bars.
 LEFT, RIGHT, HEAD, FOOT = 60, 26, 22, 60
 # Px of a rank's compute lane, of all others together, and below a rank.
 HIGH, THIN, GAP = 20, 9, 7
-CELL = 4  # px of a row in which what is narrower than one is merged
+MOST = 2000  # spans that are drawn, with those under way as they begin: more were a blur
 # Colours of a pipeline's boxes: of a rank's first chunk of the model, and, paler, of the next.
 SHADES = {
     "forward": (style.ROLE["forward"], "#99C7E0"),
@@ -29,22 +28,17 @@ LOOKS = {role: (color, "none") for role, color in style.ROLE.items()}  # fill an
 LOOKS["idle"] = ("none", style.GREY)  # hollow, so that its name can be read on it
 
 
-class Box(NamedTuple):
-    """What is drawn for a span: left and wide in seconds, top and high in px."""
-
-    left: float
-    wide: float
-    top: float
-    high: float
-    fill: str
-    edge: str
-    text: str = ""
-
-
 def gantt(timeline: Timeline) -> Picture:
-    """A row per rank, a thin one below it for other lanes than "compute"; `Timeline` draws itself
-    with this.
+    """A row per rank, a thin one below it for other lanes than "compute"; of many spans the last
+    2,000. `Timeline` draws itself with this.
     """
+    title = timeline.title
+    says = ""
+    if len(timeline.spans) > MOST:
+        says = f"The last {MOST:,} of {len(timeline.spans):,} spans: "
+        timeline = timeline.between(timeline.spans[-MOST].start, timeline.end)
+    says += _summary(timeline)
+
     others = sorted({s.lane for s in timeline.spans} - {"compute"})
     row = HIGH + GAP
     if others:
@@ -61,17 +55,16 @@ def gantt(timeline: Timeline) -> Picture:
         if role in names:
             alone = role in ("other", "idle") and len(names[role]) == 1
             looks[names[role].pop() if alone else role] = look
-    title = f"{timeline.title}: " if timeline.title else ""
-    says = _summary(timeline)
+    chart = (
+        f"Gantt chart of {len(timeline.spans):,} spans of "
+        f"{style.plural(len(timeline.ranks), 'rank')} over {style.duration(timeline.seconds, 4)}"
+    )
     return _chart(
         {says: (timeline.ranks, boxes)},
         row,
-        timeline.seconds,
         looks,
-        title=timeline.title,
-        alt=f"{title}Gantt chart of {len(timeline.spans):,} spans of "
-        f"{style.plural(len(timeline.ranks), 'rank')} over "
-        f"{style.duration(timeline.seconds, 4)}. {says}.",
+        title=title,
+        alt=f"{title}: {chart}. {says}." if title else f"{chart}. {says}.",
         foot=f"Thin rows: {', '.join(others)}." if others else "",
     )
 
@@ -109,17 +102,14 @@ def pipelines(
         for name, timeline in timelines.items()
     }
     names = {s.name.split()[0] for timeline in timelines.values() for s in timeline.spans}
-    if "backward-input" in names:  # one colour, one entry
-        names.discard("backward")
-    looks = {
-        KINDS.get(kind, kind): (fill, "none") for kind, (fill, _) in SHADES.items() if kind in names
-    }
+    # One colour, one entry: the last of its kinds says what it is.
+    kinds = {fill: KINDS.get(kind, kind) for kind, (fill, _) in SHADES.items() if kind in names}
+    looks = {kind: (fill, "none") for fill, kind in kinds.items()}
     ranks = max(len(timeline.ranks) for timeline in timelines.values())
     alt = f"{title or 'Pipeline'}. Gantt chart of {ranks} ranks. {'; '.join(panels)}. {foot}"
     return _chart(
         panels,
         HIGH + 4,
-        max(timeline.seconds for timeline in timelines.values()),
         looks | {"waiting": (WAITING, style.GREY)},
         title=title,
         foot=foot,
@@ -167,7 +157,6 @@ def _pipeline(timeline: Timeline) -> list[Box]:
 def _chart(
     panels: Mapping[str, tuple[tuple[int, ...], list[Box]]],
     row: float,
-    seconds: float,
     looks: Mapping[str, tuple[str, str]],
     *,
     title: str,
@@ -178,7 +167,8 @@ def _chart(
     """Panels, (ranks, boxes) below their headings, on one time axis; `row`: px of a rank; `looks`:
     the legend.
     """
-    seconds = seconds or 1.0
+    boxes = [box for _, boxes in panels.values() for box in boxes]
+    seconds = max((box.left + box.wide for box in boxes), default=0) or 1.0
     width = style.WIDTH
     heights = [max(1.0, row * len(ranks)) for ranks, _ in panels.values()]
     top = 4 + (LINE if title else 0)
@@ -197,7 +187,7 @@ def _chart(
             frameon=False,
             axisbelow=True,
         )
-        _draw(ax, boxes, wide / seconds)
+        draw_boxes(ax, boxes, wide / seconds)
         ax.set_title(heading, loc="left", pad=4, **FONTS)
         middles = [row * i + HIGH / 2 for i in range(len(ranks))]
         ax.set_yticks(middles, [f"rank {rank}" for rank in ranks])
@@ -214,56 +204,6 @@ def _chart(
     last.set_xlabel(f"time ({unit})", labelpad=2, **FONTS)
     last.xaxis.set_major_formatter(lambda value, _: f"{scale * value:,g}")
     return Picture("", alt, png=to_png(figure))
-
-
-def _draw(ax: Any, boxes: list[Box], px: float) -> None:
-    """The boxes of a panel, with the texts that fit; `px`: pixels a second."""
-    from matplotlib.collections import PolyCollection
-
-    wide = sorted((box for box in boxes if box.wide * px >= 1), key=lambda box: -box.wide)
-    boxes = wide + _merged(boxes, px)  # what is inside another lies on top
-    corners = []
-    texts: dict[tuple[float, int], Box] = {}  # by row and place: of several the one on top
-    for box in boxes:
-        seam = 0.9 / px if box.wide * px > 4 else 0  # to the next box
-        left, right = box.left, box.left + box.wide - seam
-        low = box.top + box.high
-        corners.append([(left, box.top), (right, box.top), (right, low), (left, low)])
-        if box.text and box.wide * px > 7 * len(box.text) + 3:
-            texts[box.top, int((left + right) / 2 * px / CELL)] = box
-    for box in texts.values():
-        ax.text(
-            box.left + box.wide / 2,
-            box.top + box.high / 2,
-            box.text,
-            ha="center",
-            va="center_baseline",
-            color=style.GREY if box.fill == "none" else style.ink(box.fill),
-            fontsize=style.SMALL * 0.72,
-        )
-
-    # One collection: an artist for each box would take matplotlib minutes.
-    fills, edges = [box.fill for box in boxes], [box.edge for box in boxes]
-    ax.add_collection(PolyCollection(corners, fc=fills, ec=edges, lw=0.7))
-
-
-def _merged(boxes: list[Box], px: float) -> list[Box]:
-    """Of what is narrower than a pixel a box for each look in a cell, as wide as all together."""
-    cells = defaultdict(list)
-    for box in boxes:
-        if 0 < box.wide * px < 1:
-            cells[int(box.left * px / CELL), box.top].append(box)
-
-    merged = []
-    for cell in cells.values():
-        left, looks = cell[0].left, Counter()
-        for box in cell:
-            looks[box[2:6]] += box.wide  # without its text
-        share = min(1, CELL / px / looks.total())  # they may overlap
-        for look, wide in looks.items():
-            merged.append(Box(left, wide * share, *look))
-            left += wide * share
-    return merged
 
 
 # How the last line of a cell draws a timeline.

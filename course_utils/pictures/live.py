@@ -12,7 +12,7 @@ import reprlib
 import subprocess
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -76,7 +76,6 @@ class LivePlot:
             if lasts := [ys[-1] for _, ys in series.values()]:
                 ends = dict.fromkeys(map(style.number, (min(lasts), max(lasts))))
                 parts.append(f"{name} {' to '.join(ends)}")
-        parts += self._more()
         return f"{self.title or 'curves'}: {', '.join(parts) or 'no values'}"
 
     def update(self, step: float | None = None, **values: float) -> None:
@@ -226,11 +225,6 @@ class LivePlot:
             panels = {name: _mean(series, self._unit) for name, series in panels.items()}
         return panels
 
-    def _more(self) -> list[str]:
-        """What says how many metrics have no panel."""
-        more = len(self.names or self.data) - PANELS
-        return [f"{more} more in plot.data and run.metrics"] if more > 0 else []
-
     def _progress(self, now: float) -> str:
         """Items, rate, and the time left; at the end the time it took."""
         furthest = int(max(self._next.values(), default=0))
@@ -246,23 +240,27 @@ class LivePlot:
         elif done and total:
             left = max(0, as_float(total) - done) * seconds / done
             parts.append(f"{style.duration(left, 2)} left")
-        return " · ".join(parts + self._more())
+
+        without_panel = len(self.names or self.data) - PANELS
+        if without_panel > 0:
+            parts.append(f"{without_panel} more in plot.data and run.metrics")
+        return " · ".join(parts)
 
 
 def _mean(series: dict[int, tuple[list, list]], unit: str) -> dict[str, tuple[list, list]]:
     """The mean, highest and lowest value of each step that all ranks have reported."""
-    by_step: dict[float, list[float]] = {}
+    by_step = defaultdict(list)
     for xs, ys in series.values():
         for x, y in zip(xs, ys, strict=True):
-            by_step.setdefault(x, []).append(y)
-    whole = {x: ys for x, ys in sorted(by_step.items()) if len(ys) == len(series)}
-    if not whole:
+            by_step[x].append(y)
+    steps = sorted(x for x, ys in by_step.items() if len(ys) == len(series))
+    if not steps:
         return {}
-    many = style.plural(len(series), unit)
+    values = [by_step[x] for x in steps]
     return {
-        f"mean of {many}": ([*whole], [sum(ys) / len(ys) for ys in whole.values()]),
-        "highest": ([*whole], [max(ys) for ys in whole.values()]),
-        "lowest": ([*whole], [min(ys) for ys in whole.values()]),
+        f"mean of {style.plural(len(series), unit)}": (steps, [sum(ys) / len(ys) for ys in values]),
+        "highest": (steps, [*map(max, values)]),
+        "lowest": (steps, [*map(min, values)]),
     }
 
 

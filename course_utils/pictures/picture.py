@@ -13,7 +13,7 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import style
 
@@ -30,6 +30,8 @@ FALLBACKS = (
     "Noto Emoji",
     "Segoe UI Emoji",
 )
+SMALL = style.SMALL * 0.72
+CELL = 4  # px in which one text stands
 LINE = 18  # px of a line of it above or below a chart
 
 
@@ -118,6 +120,48 @@ def sheet(width: float, height: float) -> Any:
     axes = blank(width, height).add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     return axes
+
+
+class Box(NamedTuple):
+    """What is drawn of a part: left and wide in units of the x axis, top and high in px."""
+
+    left: float
+    wide: float
+    top: float
+    high: float
+    fill: str
+    edge: str
+    text: str = ""
+
+
+def draw_boxes(ax: Any, boxes: Iterable[Box], px: float = 1) -> None:
+    """Boxes in a panel, with the texts that fit; `px`: pixels a unit of the x axis."""
+    from matplotlib.collections import PolyCollection
+
+    boxes = sorted(boxes, key=lambda box: -box.wide)  # what is inside another lies on top
+    corners = []
+    texts: dict[tuple[float, int], Box] = {}  # by row and place: of several the one on top
+    for box in boxes:
+        seam = 0.9 / px if box.wide * px > 4 else 0  # to the next box
+        left, right = box.left, box.left + box.wide - seam
+        low = box.top + box.high
+        corners.append([(left, box.top), (right, box.top), (right, low), (left, low)])
+        if box.text and box.wide * px > 6.5 * len(box.text) + 3 and box.high > 11:
+            texts[box.top, int((left + right) / 2 * px / CELL)] = box
+    for box in texts.values():
+        ax.text(
+            box.left + box.wide / 2,
+            box.top + box.high / 2,
+            box.text,
+            ha="center",
+            va="center_baseline",
+            color=style.GREY if box.fill == "none" else style.ink(box.fill),
+            fontsize=SMALL,
+        )
+
+    # One collection: an artist for each box would take matplotlib minutes.
+    fills, edges = [box.fill for box in boxes], [box.edge for box in boxes]
+    ax.add_collection(PolyCollection(corners, fc=fills, ec=edges, lw=0.7))
 
 
 def write_around(

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import style
-from .picture import FONTS, HEADING, Picture, sheet, to_png
+from .picture import FONTS, HEADING, SMALL, Box, Picture, draw_boxes, sheet, to_png
 
 if TYPE_CHECKING:
     from torch import nn
 
 # Px of the longest side that is drawn, of the space between two, and of a line of them.
 SIDE, GAP, LINE = 100, 22, 156
-SMALL = style.SMALL * 0.72  # points
 
 
 class Part(NamedTuple):
@@ -90,8 +89,6 @@ def _draw(ax: Any, parts: Sequence[Part], label: str, left: float, top: float, m
     """One parameter: a part has the colour of the first rank that holds it; what all hold is
     hollow, and says so.
     """
-    from matplotlib.patches import Rectangle
-
     down, across = (*parts[0].whole, 1, 1)[:2]
     # Px of one row, and of one column.
     high, wide = (max(9.0, SIDE * math.sqrt(n / most)) / n for n in (down, across))
@@ -100,28 +97,17 @@ def _draw(ax: Any, parts: Sequence[Part], label: str, left: float, top: float, m
     same: dict[tuple, list[int]] = {}
     for rank, part in enumerate(parts):
         same.setdefault((part.start, part.shape), []).append(rank)
+
+    boxes = []
     for (start, shape), ranks in same.items():
         (row, column), (rows, columns) = (*start, 0, 0)[:2], (*shape, 1, 1)[:2]
         x, y = left + wide * column, top + high * row
         w, h = wide * columns, high * rows
-        everywhere = len(ranks) == len(parts) > 1
-        color = style.color(ranks[0])
-        look: dict[str, Any] = {"fc": color, "lw": 0}
-        text = ",".join(map(str, ranks))
-        if everywhere:  # hollow: grey is the colour of a rank, too
-            look = {"fc": "none", "ec": style.GREY, "lw": 1}
-            text = "all"
-
-        seam = min(1.0, 0.2 * w, 0.2 * h)
-        ax.add_patch(Rectangle((x, y), w - seam, h - seam, **look))
-        fits = w > 5.5 * len(text) + 4 and h > 11
-        if fits or everywhere:  # a word that is too wide stands beside
-            ax.text(
-                x + w / 2 if fits else x + w + 4,
-                y + h / 2,
-                text,
-                ha="center" if fits else "left",
-                va="center_baseline",
-                color=style.GREY if everywhere else style.ink(color),
-                fontsize=SMALL,
-            )
+        if len(ranks) == len(parts) > 1:  # hollow: grey is the colour of a rank, too
+            boxes.append(Box(x, w, y, h, "none", style.GREY))
+            ax.text(x + w + 4, y + h / 2, "all", va="center_baseline", **FONTS)
+        else:
+            seam = min(1.0, 0.2 * h)
+            text = ",".join(map(str, ranks))
+            boxes.append(Box(x, w, y, h - seam, style.color(ranks[0]), "none", text))
+    draw_boxes(ax, boxes)

@@ -178,7 +178,7 @@ def test_of_many_metrics_the_first_have_panels_and_the_line_says_how_many_have_n
         (bundle, _) = notebook.displays[-1][-1]
         assert re.findall(r">(m\d+)<", bundle["text/html"]) == [f"m{i}" for i in range(16)]
         assert "184 more in plot.data and run.metrics</div>" in bundle["text/html"]
-        assert "m15 15, 184 more in" in repr(plot)
+        assert repr(plot).endswith("m15 15")
         assert len(plot.data) == 200
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 
 import pytest
 from matplotlib.colors import to_hex
@@ -36,35 +35,30 @@ def test_gantt_is_a_png_of_the_full_width_with_a_text_and_a_legend(figures):
     )
     assert meta == {"width": WIDTH, "alt": alt}
     assert repr(picture) == alt
-    assert len(pictures.gantt(Timeline(spans)).png) < 150_000
-    figure, crowded = figures
-    assert len(crowded.axes[0].get_children()) < 50, (
-        "an artist for each span would take matplotlib minutes"
-    )
+    (figure,) = figures
     assert sorted(texts(figure)) == ["backward"] * 6 + ["forward"] * 6
     assert legend(figure) == ["forward", "backward", "communication"]
     colors = figure.axes[0].collections[0].get_facecolor()
     assert {to_hex(color).upper() for color in colors} == {ROLE[role] for role in legend(figure)}
 
 
-def test_what_is_narrower_than_a_pixel_is_merged_and_keeps_its_share(figures):
-    work = [("forward", 0, 0.3), ("backward", 0.3, 0.9), ("forward", 0.1, 0.2)]
-    spans = [Span(0, name, i + a, i + b) for i in range(10_000) for name, a, b in work[:2]]
-    spans.append(Span(0, "optimizer", 20_000, 20_000 + 1))  # alone in its pixel: it stays there
-    nested = [Span(1, f"send {i}", 0, 1e-3 * i) for i in range(10_000)]
-    pictures.gantt(Timeline([*spans, *nested, Span(2, "forward", 0, 40_000)]))
-    shapes = figures[0].axes[0].collections[0]
-    wide, at = Counter(), {}
-    for path, color in zip(shapes.get_paths(), shapes.get_facecolor(), strict=True):
-        left, right = path.vertices[0, 0], path.vertices[1, 0]
-        assert right <= 40_000
-        wide[to_hex(color).upper()] += right - left
-        at[to_hex(color).upper()] = left
-    assert len(shapes.get_paths()) < 1000
-    assert wide[ROLE["backward"]] == pytest.approx(6000)
-    assert wide[ROLE["forward"]] == pytest.approx(3000 + 40_000, rel=0.01)
-    assert wide[ROLE["communication"]] < 300, "what lies on each other is not put side by side"
-    assert at[ROLE["optimizer"]] == 20_000
+def test_of_many_spans_the_last_are_drawn_and_those_under_way_with_them(figures):
+    spans = [Span(rank, "forward", i, i + 0.9) for i in range(25_000) for rank in range(8)]
+    picture = pictures.gantt(Timeline([*spans, Span(9, "wait", 0, 26_000)], title="T"))
+    assert picture.alt == (
+        "T: Gantt chart of 2,001 spans of 9 ranks over 20.83 min. "
+        "The last 2,000 of 200,001 spans: Forward takes 16% of the time, ranks wait 84% of it."
+    )
+    axes = figures[0].axes[0]
+    assert len(axes.get_children()) < 50, "an artist for each span would take matplotlib minutes"
+    assert len(axes.collections[0].get_paths()) == 2001
+
+
+def test_of_texts_on_each_other_one_is_drawn_the_inner_one(figures):
+    nested = [Span(0, f"send {i}", -i / 1000, i / 1000) for i in range(1000, 2000)]
+    pictures.gantt(Timeline(nested))
+    assert texts(figures[0])[0] == "send 1000"
+    assert len(texts(figures[0])) < 5
 
 
 def test_overlapping_spans_of_a_thin_lane_lie_one_above_the_other(figures):
