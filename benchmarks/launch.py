@@ -2,13 +2,14 @@
 
 *First* is the first launch of a kernel that has imported torch, *later* the median of the following
 ones; *with DDP* a later one in which the function builds a DistributedDataParallel model and takes
-3 steps of AdamW; *steps/s* is the rate of 300 such steps. Memory is PSS while all ranks wait. The
-kernels of all ways take turns. A kernel *hung* when a cell had not ended after a minute; a way
+3 steps of AdamW; *steps/s* is the rate of 300 such steps. *CPU* and page *faults* are a rank's own,
+from its start until it has met the others. Memory is PSS while all ranks wait. The kernels of all
+ways take turns. A kernel *hung* when a cell had not ended after a minute; a way
 whose kernels all hung has no row.
 
-The second table is about data. *Arguments* is a launch whose ranks read a tensor of the notebook:
+The second table is about data. *Arguments* is a launch whose ranks read a value of the notebook:
 a fork inherits it, and torchrun's script reads it from a file that the cell has written by
-`torch.save`. *Results* is one whose ranks return such a tensor each, into the notebook; peers take
+`torch.save`. *Results* is one whose ranks return such a value each, into the notebook; peers take
 the way over files. Kernels have OMP_NUM_THREADS=1, because a fork after a thread pool hangs.
 """
 
@@ -29,7 +30,7 @@ ACCELERATE = "accelerate `notebook_launcher`"
 
 # The first cell of every kernel, and the head of torchrun's script. FOLDER is put before it.
 FUNCTIONS = """
-import os, socket, sys, time
+import os, resource, socket, sys, time
 import torch
 import torch.distributed as dist
 
@@ -57,11 +58,19 @@ def ddp(steps=3, width=8):
 def rate():
     return ddp(300, 256)
 
+def cost():
+    all_reduce()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return 1000 * (used.ru_utime + used.ru_stime), used.ru_minflt
+
+def read(value):
+    return value.sum().item() if isinstance(value, torch.Tensor) else len(value)
+
 def take():
-    return DATA.sum().item()
+    return read(DATA)
 
 def give():
-    return torch.ones_like(DATA)
+    return torch.ones_like(DATA) if isinstance(DATA, torch.Tensor) else DATA
 
 def hold():
     all_reduce()
@@ -95,6 +104,12 @@ SCRIPT = """
 DATA = torch.load(f"{FOLDER}/data")
 with_group(eval(sys.argv[1]))
 """
+
+DATA = {
+    **{f"{size} MB": f"torch.ones({size} * 250_000)" for size in (1, 10, 100, 500)},
+    "a million floats": "[float(i) for i in range(1_000_000)]",
+    "5,000 tensors": "[torch.ones(3) for _ in range(5_000)]",
+}
 
 WAYS = {
     "`launch`, after `warm_up()`": """
@@ -170,21 +185,22 @@ def measure(cell: str, later: int) -> dict[str, float]:
         times = [kernel.value("seconds(ddp)") for _ in range(later)]
         found["ddp"] = statistics.median(times)
         found["rate"] = kernel.value("start(rate)[0]")
+        found["cpu"], found["faults"] = kernel.value("start(cost)[0]")
         found["memory"] = held(kernel, folder)
         return found
 
 
-def measure_data(cell: str, sizes: list[int]) -> Iterator[tuple[int, list[float]]]:
-    """One way in one fresh kernel: for each size seconds and MB, of arguments and of results."""
+def measure_data(cell: str, names: list[str]) -> Iterator[tuple[str, list[float]]]:
+    """One way in one fresh kernel: for each value seconds and MB, of arguments and of results."""
     with prepared(cell, 'import os; os.environ["OMP_NUM_THREADS"] = "1"') as (kernel, folder):
         kernel.value("seconds(take)")
-        for size in sizes:
-            kernel.value(code=f"kept = None; DATA = torch.ones({size} * 250_000)")
+        for name in names:
+            kernel.value(code=f"kept = None; DATA = {DATA[name]}")
             arguments = [kernel.value("seconds(take)"), held(kernel, folder)]
             before = memory(kernel.pid)
             seconds = kernel.value("seconds(give)")
-            kernel.value(code="kept = start(give); sum(one.sum() for one in kept)")
-            yield size, [*arguments, seconds, memory(kernel.pid) - before]
+            kernel.value(code="kept = start(give); sum(map(read, kept))")
+            yield name, [*arguments, seconds, memory(kernel.pid) - before]
 
 
 def main() -> None:
@@ -205,22 +221,31 @@ def main() -> None:
         if kernels:
             measured = [middle(one[what] for one in kernels) for what in kernels[0]]
             rows.append([name, *measured, args.repeat - len(kernels)])
-    header = ["", "first, s", "later, s", "with DDP, s", "steps/s", "ranks add, MB"]
+    header = [
+        "",
+        "first, s",
+        "later, s",
+        "with DDP, s",
+        "steps/s",
+        "CPU, ms",
+        "faults",
+        "ranks add, MB",
+    ]
     print(table([*header, "kernels that hung"], rows))
 
     there.pop(ACCELERATE, None)  # which forks, too
-    sizes = [1] if args.quick else [1, 10, 100, 500]
-    data: dict[tuple[int, str], list[list[float]]] = {}
+    names = [*DATA][:1] if args.quick else [*DATA]
+    data: dict[tuple[str, str], list[list[float]]] = {}
     for _ in range(args.repeat):
         for name, cell in there.items():
             with suppress(TimeoutError, Empty):
-                for size, values in measure_data(cell, sizes):
-                    data.setdefault((size, name), []).append(values)
+                for value, values in measure_data(cell, names):
+                    data.setdefault((value, name), []).append(values)
     rows = []
-    for (size, name), kernels in sorted(data.items()):
-        rows.append([size, name, *map(middle, zip(*kernels, strict=True))])
-    header = ["MB", "", "arguments, s", "ranks add, MB", "results, s", "kernel adds, MB"]
-    print(f"\nData of one size; medians (quartiles) as above.\n\n{table(header, rows)}")
+    for (value, name), kernels in sorted(data.items(), key=lambda item: names.index(item[0][0])):
+        rows.append([value, name, *map(middle, zip(*kernels, strict=True))])
+    header = ["", "", "arguments, s", "ranks add, MB", "results, s", "kernel adds, MB"]
+    print(f"\nData of one kind; medians (quartiles) as above.\n\n{table(header, rows)}")
 
 
 if __name__ == "__main__":
