@@ -368,17 +368,39 @@ def _write_legend(drawing: Drawing, names: dict[str, Look]) -> None:
     drawing.height += LINE * math.ceil(len(names) / beside)
 
 
-def curves_png(panels: Panels, *, alt: str, title: str = "", **options: Any) -> Picture:
+def curves_png(
+    panels: Panels,
+    *,
+    alt: str,
+    title: str = "",
+    x_title: str = "step",
+    log_x: bool = False,
+    log_y: bool = False,
+    markers: bool = False,
+    named: bool = False,
+    phases: Mapping[str, float] | None = None,
+    foot: str = "",
+) -> Picture:
     """Curves, a panel each: {panel: {rank or name: (x values, y values)}}, side by side.
 
     Args:
         title: a line above the panels; `foot`: one below them.
-        x_title: what the values of x are; "step" if left out.
+        x_title: what the values of x are.
         log_x, log_y: whether axes are logarithmic. The y axis of a panel whose name ends in "(log)"
             always is.
         markers: whether every point is a dot, too.
         named: whether a line ends in its name instead of its last value, with no legend.
         phases: {name: where it begins on x}, marked in every panel.
     """
-    drawing = draw(panels, title=title, **options)
+    drawing = draw(
+        panels,
+        title=title,
+        x_title=x_title,
+        log_x=log_x,
+        log_y=log_y,
+        markers=markers,
+        named=named,
+        phases=phases,
+        foot=foot,
+    )
     return Picture("", f"{title}: {alt}" if title else alt, png=drawing.png())

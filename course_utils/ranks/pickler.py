@@ -49,7 +49,7 @@ class Pickler(cloudpickle.CloudPickler):
         self.folders: set[str] = set()
         self.main = vars(sys.modules["__main__"]) if call else {}
         self.by_type: dict[type, Callable[[Any], Any]] = {
-            **Tensors().by_type,
+            **Tensors(call=call).by_type,
             functools._lru_cache_wrapper: _cached_function,
             functools.cached_property: _cached_attribute,
             MethodType: _method,
@@ -297,7 +297,7 @@ def why_not(names: dict[str, Any], error: Exception) -> str:
 
 def _error_of(value: object) -> Exception | None:
     try:
-        Pickler().dump(value)
+        Pickler(call=True).dump(value)
     except Exception as error:
         return error
     return None

@@ -16,12 +16,18 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.storage import TypedStorage
 
 LARGE = 1 << 20  # bytes; a tensor of fewer is copied, because a mapped one cannot be resized
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class Tensors:
-    """The reducers of one pickler."""
+    """The reducers of one pickler.
 
-    def __init__(self) -> None:
+    Args:
+        call: of a function's arguments, of which nothing may be lost without a word.
+    """
+
+    def __init__(self, *, call: bool) -> None:
+        self.call = call
         self.by_type: dict[type, Callable[[Any], Any]] = {
             Tensor: self.tensor,
             Parameter: self.tensor,
@@ -33,6 +39,8 @@ class Tensors:
         self.storages: dict[int, StorageBytes] = {}  # by the address of what C++ knows as one
 
     def tensor(self, tensor: Tensor) -> Any:
+        if self.call and tensor.is_leaf and any(getattr(tensor, name) for name in HOOKS):
+            raise TypeError("a tensor has hooks, which cannot be sent: register them in a rank")
         values = tensor.detach()
         if values.device.type == "xla":
             values = values.cpu()

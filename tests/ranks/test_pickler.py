@@ -187,9 +187,16 @@ def _uses(trainer):
 SHARED = (mp.Queue(), mp.SimpleQueue(), mp.Lock(), mp.Event(), mp.Value("i"), *mp.Pipe())
 
 
+def _with_a_hook():
+    weight = nn.Linear(1, 1).weight
+    weight.register_post_accumulate_grad_hook(print)
+    return weight
+
+
 @pytest.mark.parametrize(
     ("function", "args", "words"),
     [
+        (print, (_with_a_hook(),), "argument 1: a tensor has hooks, which cannot be sent"),
         (_uses([LOCK]), (1,), "train uses trainer: cannot pickle '_thread.lock' object"),
         (_uses(sqlite3.connect(":memory:")), (1,), "train uses trainer: .*sqlite3.Connection"),
         (print, (1, LOCK), "argument 2: cannot pickle '_thread.lock' object"),
