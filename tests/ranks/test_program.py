@@ -14,6 +14,8 @@ pytestmark = posix
 
 
 def test_what_a_cell_defines_is_found_by_its_name(kernel):
+    """Solutions of 05 gather objects of their own; pools call by name. 90 tokens."""
+
     answer = kernel.works("""
         import functools, multiprocessing as mp
         from concurrent.futures import ProcessPoolExecutor
@@ -57,6 +59,8 @@ def test_what_a_cell_defines_is_found_by_its_name(kernel):
 
 
 def test_a_librarys_decorator_around_a_function_of_a_cell(kernel):
+    """torch's tutorial on double backward wraps so. 90 tokens."""
+
     kernel.works("""
         from torch.autograd.function import once_differentiable
         class Double(torch.autograd.Function):
