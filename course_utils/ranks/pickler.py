@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 20  # bytes of a buffer that lies beside the pickle
 MAGIC = {"system", "getoutput", "run_line_magic", "run_cell_magic"}  # IPython's, for ! and %
+IPYTHONS_DISPLAY = "IPython.core.display_functions", "display"
 ADVICE = {  # by what an error says
     "'generator' object": "give list(…) of it",
     "'coroutine' object": "give asyncio.run(…) of it",
@@ -46,7 +47,7 @@ class Pickler(cloudpickle.CloudPickler):
 
         self.text = io.BytesIO()
         self.buffers: list[memoryview] = []
-        self.folders: set[str] = set()
+        self.folders: dict[str, None] = {}  # in the order in which they were found
         self.main = vars(sys.modules["__main__"]) if call else {}
         self.by_type: dict[type, Callable[[Any], Any]] = {
             **Tensors(call=call).by_type,
@@ -90,8 +91,8 @@ class Pickler(cloudpickle.CloudPickler):
         return self._function(value)
 
     def _function(self, function: FunctionType) -> Any:
-        if function.__module__ == "IPython.core.display_functions":
-            return getattr, (builtins, function.__name__)
+        if (function.__module__, function.__name__) == IPYTHONS_DISPLAY:
+            return getattr, (builtins, "display")
         if has_magic(function):
             raise TypeError("a line with ! or %, which only the notebook can run")
         wrapper = _module_of_wrapper(function)
@@ -135,7 +136,7 @@ class Pickler(cloudpickle.CloudPickler):
             folder, last = os.path.split(folder)
         if last != name or not os.path.isfile(path + end):
             raise TypeError(f"no file has the module {name}, and ranks cannot import it")
-        self.folders.add(folder)
+        self.folders[folder] = None
 
 
 # What is in another process in place of a value.

@@ -128,7 +128,9 @@ def unpack(parcel: Parcel, file: File | None, *, access: int = mmap.ACCESS_COPY)
     Args:
         access: ACCESS_WRITE where nobody else will read the file, which saves a copy.
     """
-    sys.path[:0] = [folder for folder in parcel.folders if folder != sys.path[0]]
+    for folder in parcel.folders:
+        if folder not in sys.path[:1]:
+            sys.path.insert(0, folder)
     if parcel.data is not None:
         return pickle.loads(parcel.data)
     assert file is not None, "what is not in the parcel lies in its file"
