@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable
-from math import inf
 from typing import NamedTuple
 
 from ..errors import Frame, cell_name, location, own_frames
 from . import program
 from .run import Run
+from .words import (
+    ENDING,
+    RETURNED,
+    RUNNING,
+    SILENT,
+    STARTING,
+    Activity,
+    RanksAt,
+    silent,
+)
 
 # of each rank: innermost frame first, none when it was never heard where it is
 Stacks = dict[int, list[Frame]]
@@ -23,38 +31,6 @@ MEETING = (  # files of torch: collectives, DDP, and where ranks join
     "/distributed.py",
     "distributed/rendezvous.py",
 )
-
-
-class Activity(NamedTuple):
-    """What a rank does, in the words for one and for several."""
-
-    one: str
-    several: str
-    waits: bool = False
-
-    @classmethod
-    def wait(cls, where: str) -> Activity:
-        return cls(f"waits {where}", f"wait {where}", waits=True)
-
-
-RUNNING = Activity("is", "are")
-SILENT = Activity("does not answer", "do not answer")
-STARTING = Activity("is starting", "are starting")
-JOINING = Activity("has returned, and a thread of its own is", "have returned, and threads are")
-LEAVING = Activity("has returned, and runs exit handlers", "have returned, and run exit handlers")
-
-
-class RanksAt(NamedTuple):
-    """Ranks that do the same at the same place."""
-
-    ranks: list[int]
-    activity: Activity
-    place: str  # " here:" and the line
-
-    def sentence(self, label: str) -> str:
-        """A sentence that begins with `label`."""
-        words = self.activity.one if len(self.ranks) == 1 else self.activity.several
-        return f"{label} {words}{self.place}"
 
 
 class Seen(NamedTuple):
@@ -107,12 +83,8 @@ class Whereabouts:
             for rank, seen in self.seen.items()
         ):
             return ""
-        first = f"Nothing heard for {quiet:.0f} s."
-        if end < inf:
-            first += f" The time limit ends this in {max(0.0, end - now):.0f} s."
-        places = grouped(self.of(set(range(self.run.ranks)) - done))
-        unit = self.run.unit
-        return "\n".join([first, *sentences(places, unit), *returned(done, unit)])
+        groups = grouped(self.of(set(range(self.run.ranks)) - done))
+        return silent(self.run, quiet, end - now, groups, done)
 
 
 def grouped(stacks: Stacks) -> list[RanksAt]:
@@ -128,11 +100,13 @@ def activity(frames: list[Frame]) -> Activity:
     if not frames:
         return SILENT
     if program.is_ending(frames):
-        shutdown = threading.__file__, "_shutdown"  # which joins threads
-        joins = any((file, name) == shutdown for file, _, name in frames)
-        return JOINING if joins else LEAVING
-    if not own_frames(frames[::-1]) and any(name == "prepare" for _, _, name in frames):
-        return STARTING  # the function has not been called yet
+        return ENDING
+    if not own_frames(frames[::-1]):
+        names = {name for _, _, name in frames}
+        if "prepare" in names:
+            return STARTING  # the function has not been called yet
+        if "_anywhere" in names:  # of checks/exercise.py: there ranks meet after an answer
+            return RETURNED
     public = [(file, name) for file, _, name in frames if not name.startswith(("_", "<"))]
     file, _, function = frames[0]
     calls = []
@@ -161,23 +135,5 @@ def place(frames: list[Frame]) -> str:
     if innermost and not cell_name(innermost[0][0]):
         innermost = [frame for frame in own[-2:-1] if cell_name(frame[0])] + innermost
     if not innermost:
-        return "" if activity(frames) in (STARTING, LEAVING) else NO_LINE
+        return "" if activity(frames) in (STARTING, RETURNED, ENDING) else NO_LINE
     return " here:\n" + "\n".join(map(location, innermost))
-
-
-def sentences(places: list[RanksAt], unit: str) -> list[str]:
-    """For each place at which ranks are, who is there and what they do there."""
-    return [place.sentence(listed(place.ranks, unit)) for place in places]
-
-
-def returned(done: set[int], unit: str) -> list[str]:
-    """Who has returned, if anyone has."""
-    if not done:
-        return []
-    return [f"{listed(done, unit)} had returned: a collective needs every {unit}."]
-
-
-def listed(ranks: Iterable[int], unit: str) -> str:
-    """`rank 2`, `ranks 0, 1, 3`, `cores 0, 1`."""
-    numbers = [str(rank) for rank in sorted(ranks)]
-    return f"{unit if len(numbers) == 1 else f'{unit}s'} {', '.join(numbers)}"
