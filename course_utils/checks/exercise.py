@@ -266,7 +266,7 @@ def _in_this_process(seconds: float, function: Callable, *args: Any) -> Outcome:
             raise
         except (Exception, SystemExit) as error:
             run = Run(1, "cpu", None, output=[printed.getvalue()])
-            raise failed(run, 0, raised_by(error), [], {}) from None
+            raise failed(run, 0, raised_by(error), []) from None
 
 
 def _run_probe(

@@ -36,6 +36,11 @@ class Worker(NamedTuple):
     output: Connection  # what it prints
     last_words: File  # where it was when it crashed
 
+    @property
+    def rank(self) -> int | None:
+        """The only one in it; None if there are several."""
+        return self.ranks[0] if len(self.ranks) == 1 else None
+
 
 def check_files(processes: int) -> None:
     """Raise where this process may not open enough files for so many others."""

@@ -222,7 +222,7 @@ class Supervisor:
         self.whereabouts.last_message = time.monotonic()
         data = os.read(worker.output.fileno(), 1 << 16)
         if data:
-            self.output.add(worker.ranks[0] if len(worker.ranks) == 1 else None, data)
+            self.output.add(worker.rank, data)
         else:
             del self.sources[worker.output]
 
@@ -239,9 +239,9 @@ class Supervisor:
             self._read(worker)
         exitcode = worker.process.exitcode
         assert exitcode is not None, "its sentinel said that it has ended"
-        rank = worker.ranks[0] if len(worker.ranks) == 1 else None
         stack = os.pread(worker.last_words.descriptor, 1 << 20, 0).decode(errors="replace")
-        self.failures[rank] = died(exitcode, stack, self.output.text(rank))
+        printed = self.output.text(worker.rank)
+        self.failures[worker.rank] = died(exitcode, stack, printed)
 
     def _heard_of(self, worker: Worker) -> bool:
         """Whether all ranks in it have said how they ended."""
@@ -253,18 +253,13 @@ class Supervisor:
             self._poll(max(0.0, end - time.monotonic()))
         first, failure = min(self.failures.items(), key=lambda item: item[1].time)
         stacks: Stacks = {}
-        dead: dict[int, Failure] = {}
-        if not failure.traceback:
-            left = set(range(self.run.ranks)) - self.done - self.failures.keys()
+        if not failure.traceback:  # it has died, perhaps of what the others did
+            left = {*range(self.run.ranks)} - self.done - self.failures.keys()
             stacks = self.whereabouts.of(left)
             for rank, other in self.failures.items():
-                if rank in (None, first):
-                    continue
-                if other.traceback:  # a peer that lost the connection: its error says where
+                if rank is not None and other.traceback:  # it lost a peer: its error says where
                     stacks[rank] = other.frames[::-1]
-                else:
-                    dead[rank] = other
-        return failed(self.run, first, failure, grouped(stacks), dead)
+        return failed(self.run, first, failure, grouped(stacks))
 
     # The end.
 
@@ -274,7 +269,7 @@ class Supervisor:
         One that waits for others does not hear of it. Virtual cores are threads, which cannot be
         interrupted.
         """
-        waited_for = [worker for worker in self.workers if len(worker.ranks) == 1]
+        waited_for = [worker for worker in self.workers if worker.rank is not None]
         for worker in waited_for:
             interrupt(worker)
         end = time.monotonic() + INTERRUPT_SECONDS
@@ -290,8 +285,7 @@ class Supervisor:
 
     def _hears(self, worker: Worker) -> bool:
         """Whether an interrupt has reached this rank, or will."""
-        [rank] = worker.ranks
-        return rank in self.interrupted or not self.whereabouts.waits(rank)
+        return worker.rank in self.interrupted or not self.whereabouts.waits(worker.rank)
 
     def end(self) -> None:
         """End every process, ranks' children included, and close everything; once is enough."""

@@ -65,7 +65,7 @@ class Whereabouts:
         """Where these ranks are; no frames for one that has not said it."""
         return {rank: self.seen[rank].frames if rank in self.seen else [] for rank in ranks}
 
-    def waits(self, rank: int) -> bool:
+    def waits(self, rank: int | None) -> bool:
         """Whether it waits for others, as far as it has said."""
         return rank in self.seen and activity(self.seen[rank].frames).waits
 

@@ -52,15 +52,11 @@ class Report(NamedTuple):
     others: list[str]  # what the others did, a sentence each
 
 
-def failed(
-    run: Run, rank: int | None, first: Failure, groups: list[RanksAt], dead: dict[int, Failure]
-) -> RankError:
-    """A rank raised or died; `groups`: where the others were; `dead`: those that died, too."""
+def failed(run: Run, rank: int | None, first: Failure, groups: list[RanksAt]) -> RankError:
+    """A rank raised or died; `groups`: where the others were."""
     label = f"the process of the {run.units}" if rank is None else run.label(rank)
     lines = [location(frame) for frame in own_frames(first.frames)[-3:]]
-    others = [f"{run.unit} {other} {failure.happened}" for other, failure in dead.items()]
-    others += _sentences(groups, run.unit)
-    others = [f"meanwhile {sentence}" for sentence in others]
+    others = [f"meanwhile {group.sentence(run.unit)}" for group in groups]
     return RankError(
         Report(label, first.happened, lines, others),
         advice(first, run.device),
@@ -75,21 +71,12 @@ def too_late(run: Run, limit: float, groups: list[RanksAt], done: set[int]) -> R
     """The time limit came before all ranks were `done`; `groups`: where the others were."""
     late = [group for group in groups if group.activity != RETURNED] or groups
     ranks = [rank for group in late for rank in group.ranks]
-    busy = [rank for group in late if not group.activity.waits for rank in group.ranks]
-    suspects = ranks if len(ranks) == 1 else busy
-    culprit = suspects[0] if len(suspects) == 1 else None
-
-    others = [*_sentences(groups, run.unit), *_returned(done, run.unit)]
-    waiting = [rank for rank in ranks if rank != culprit]
-    if culprit is not None and waiting:
-        waits = Activity.wait(f"for {run.unit} {culprit}.")
-        others.append(RanksAt(waiting, waits, "").sentence(run.unit))
     label = f"{listed(ranks, run.unit)} of {run.ranks}"
     happened = f"had not finished after the time limit of {limit:g} s"
     return RankError(
-        Report(label, happened, [], others),
+        Report(label, happened, [], _places(run, groups, done)),
         "If the work is only slow, pass a larger time_limit (seconds), or None.",
-        rank=culprit,
+        rank=ranks[0] if len(ranks) == 1 else None,
         cause="TimeLimit",
         traceback="",
         run=run,
@@ -101,21 +88,19 @@ def silent(run: Run, seconds: float, left: float, groups: list[RanksAt], done: s
     first = f"Nothing heard for {seconds:.0f} s."
     if left < inf:
         first += f" The time limit ends this in {max(0.0, left):.0f} s."
-    return "\n".join([first, *_sentences(groups, run.unit), *_returned(done, run.unit)])
+    return "\n".join([first, *_places(run, groups, done)])
+
+
+def _places(run: Run, groups: list[RanksAt], done: set[int]) -> list[str]:
+    """Who is where, and who has returned."""
+    sentences = [group.sentence(run.unit) for group in groups]
+    if done:
+        who = listed(done, run.unit)
+        sentences.append(f"{who} had returned: a collective needs every {run.unit}.")
+    return sentences
 
 
 def listed(ranks: Iterable[int], unit: str) -> str:
     """`rank 2`, `ranks 0, 1, 3`, `cores 0, 1`."""
     numbers = [str(rank) for rank in sorted(ranks)]
     return f"{unit if len(numbers) == 1 else f'{unit}s'} {', '.join(numbers)}"
-
-
-def _sentences(groups: list[RanksAt], unit: str) -> list[str]:
-    return [group.sentence(unit) for group in groups]
-
-
-def _returned(done: set[int], unit: str) -> list[str]:
-    """Who has returned, if anyone has."""
-    if not done:
-        return []
-    return [f"{listed(done, unit)} had returned: a collective needs every {unit}."]

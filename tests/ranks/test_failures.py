@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from course_utils import RankError, launch
 from course_utils.ranks.advice import advice
-from course_utils.ranks.failures import died, in_full
+from course_utils.ranks.failures import died, in_full, raised_by
 from course_utils.ranks.wire import Failure
 from tests.kernel import posix
 
@@ -28,6 +28,12 @@ def test_a_process_that_crashed_has_a_line_and_last_words():
     failure = died(-6, FAULT, "starting\nterminate called\n  what():  sizes differ\n")
     assert failure.happened == "crashed (SIGABRT): sizes differ"
     assert failure.frames[0] == ("/tmp/ipykernel_1/2.py", 6, "gather")
+
+
+def test_a_process_that_leaves_has_not_returned():
+    assert died(0, "", "").happened == "ended with exit code 0 before its function returned"
+    told = raised_by(SystemExit(5)).happened
+    assert told == "called sys.exit(5) before its function returned"
 
 
 @pytest.mark.parametrize(
