@@ -28,7 +28,7 @@ from .processes import Worker, end_all, forked, interrupt
 from .run import Run
 from .server import HEAR_SECONDS, in_time, warm_up
 from .values import File, unpack
-from .whereabouts import Stacks, Whereabouts, grouped
+from .whereabouts import Whereabouts
 from .wire import (
     At,
     Failure,
@@ -40,7 +40,7 @@ from .wire import (
     Task,
     WithoutThese,
 )
-from .words import failed, too_late
+from .words import RanksAt, failed, too_late
 
 INTERRUPT_SECONDS = 2.0  # in which a rank may end after an interrupt, as a script after Ctrl+C
 POLL_SECONDS = 1.0  # at most that the supervisor listens before it looks at its limits
@@ -141,8 +141,7 @@ class Supervisor:
                 now = time.monotonic()
                 if now >= end:
                     self._drain()
-                    late = {*range(self.run.ranks)} - self.done
-                    groups = grouped(self.whereabouts.of(late))
+                    groups = self.whereabouts.groups({*range(self.run.ranks)} - self.done)
                     raise too_late(self.run, limit, groups, self.done)
                 notice = self.whereabouts.notice(now, self.done, end)
                 text = "\n".join(filter(None, [*self.output.unfinished(), notice]))
@@ -198,6 +197,7 @@ class Supervisor:
                 self._open(worker, rank, message)
             case Failure():
                 self.failures[rank] = message
+                self.whereabouts.note(rank, message.frames[::-1], 0.0)
 
     def _open(self, worker: Worker, rank: int, message: Returned) -> None:
         """Take a result."""
@@ -252,14 +252,11 @@ class Supervisor:
         while not all(map(self._heard_of, self.workers)) and time.monotonic() < end:
             self._poll(max(0.0, end - time.monotonic()))
         first, failure = min(self.failures.items(), key=lambda item: item[1].time)
-        stacks: Stacks = {}
+        groups: list[RanksAt] = []
         if not failure.traceback:  # it has died, perhaps of what the others did
-            left = {*range(self.run.ranks)} - self.done - self.failures.keys()
-            stacks = self.whereabouts.of(left)
-            for rank, other in self.failures.items():
-                if rank is not None and other.traceback:  # it lost a peer: its error says where
-                    stacks[rank] = other.frames[::-1]
-        return failed(self.run, first, failure, grouped(stacks))
+            dead = {rank for rank, other in self.failures.items() if not other.traceback}
+            groups = self.whereabouts.groups({*range(self.run.ranks)} - self.done - dead)
+        return failed(self.run, first, failure, groups)
 
     # The end.
 

@@ -20,9 +20,6 @@ from .words import (
     silent,
 )
 
-# of each rank: innermost frame first, none when it was never heard where it is
-Stacks = dict[int, list[Frame]]
-
 QUIET_SECONDS = 10.0  # without a message, until the cell says where ranks wait
 BUSY_SHARE = 0.2  # of a core: who computes with so much of one does not wait
 NO_LINE = " here: (no line known)"
@@ -61,9 +58,11 @@ class Whereabouts:
         share = BUSY_SHARE * (now - last.since)
         return not self.spins and cpu_seconds - last.cpu_seconds > share
 
-    def of(self, ranks: Iterable[int]) -> Stacks:
-        """Where these ranks are; no frames for one that has not said it."""
-        return {rank: self.seen[rank].frames if rank in self.seen else [] for rank in ranks}
+    def groups(self, ranks: Iterable[int]) -> list[RanksAt]:
+        """Where these ranks are."""
+        return grouped(
+            {rank: self.seen[rank].frames if rank in self.seen else [] for rank in ranks}
+        )
 
     def waits(self, rank: int | None) -> bool:
         """Whether it waits for others, as far as it has said."""
@@ -76,19 +75,25 @@ class Whereabouts:
             now, end: the time, and that of the time limit, in seconds of `time.monotonic()`.
         """
         quiet = now - self.last_message
-        if quiet < QUIET_SECONDS or not any(
-            rank not in done
+        waiting = [
+            rank
+            for rank, seen in self.seen.items()
+            if rank not in done
             and now - seen.since >= QUIET_SECONDS
             and (self.spins or activity(seen.frames) != RUNNING)
-            for rank, seen in self.seen.items()
-        ):
+        ]
+        if quiet < QUIET_SECONDS or not waiting:
             return ""
-        groups = grouped(self.of(set(range(self.run.ranks)) - done))
+        groups = self.groups({*range(self.run.ranks)} - done)
         return silent(self.run, quiet, end - now, groups, done)
 
 
-def grouped(stacks: Stacks) -> list[RanksAt]:
-    """The ranks at each place at which ranks are, and what they do there."""
+def grouped(stacks: dict[int, list[Frame]]) -> list[RanksAt]:
+    """The ranks at each place at which ranks are, and what they do there.
+
+    Args:
+        stacks: of each rank, innermost frame first; none when it was never heard where it is.
+    """
     groups: dict[tuple[Activity, str], list[int]] = {}
     for rank, frames in sorted(stacks.items()):
         groups.setdefault((activity(frames), place(frames)), []).append(rank)

@@ -28,7 +28,10 @@ RUNNING = Activity("is", "are")
 SILENT = Activity("does not answer", "do not answer")
 STARTING = Activity("is starting", "are starting")
 RETURNED = Activity("had returned", "had returned", waits=True)  # from an answer that is checked
-ENDING = Activity("has returned, and is ending", "have returned, and are ending")
+ENDING = Activity(
+    "has returned, and waits for its threads or exit handlers",
+    "have returned, and wait for their threads or exit handlers",
+)
 
 
 class RanksAt(NamedTuple):

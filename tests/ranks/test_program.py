@@ -269,7 +269,10 @@ def test_who_waits_for_a_thread_of_its_own_is_named(kernel):
         def train(): threading.Thread(target=save).start()
         launch(train, ranks=2, time_limit=8)
     """)
-    assert "ranks 0, 1 have returned, and are ending here:" in answer.shown
+    assert (
+        "ranks 0, 1 have returned, and wait for their threads or exit handlers here:"
+        in answer.shown
+    )
     assert "in save\n      def save(): time.sleep(600)" in answer.shown
 
 

@@ -33,7 +33,7 @@ STEP = ("/site-packages/torch_xla/core/xla_model.py", 2, "mark_step")
         ([BACKWARD, CELL], "rank 0 waits in backward"),
         ([*WAITS[:2], MEETS], "rank 0 had returned"),
         ([STEP, CELL], "rank 0 waits in mark_step"),
-        ([CELL, END], "rank 0 has returned, and is ending here"),
+        ([CELL, END], "rank 0 has returned, and waits for its threads"),
     ],
 )
 def test_activity(frames, words):
