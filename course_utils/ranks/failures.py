@@ -7,7 +7,7 @@ import signal
 import time
 import traceback
 
-from ..errors import PACKAGE, Frame, frames_of, own_frames
+from ..errors import PACKAGE, Frame, frames_of
 from .wire import Failure
 
 MOST_MESSAGE = 2_000  # characters of an error's message
@@ -66,10 +66,6 @@ def died(exitcode: int, stack: str, printed: str) -> Failure:
 
 
 def _frames_in(stack: str) -> list[Frame]:
-    """The frames of the thread that crashed, outermost first, or of one in the learner's code."""
-    threads = []
-    for text in stack.split("\n\n"):
-        frames = [(file, int(line), name) for file, line, name in STACK.findall(text)][::-1]
-        if own_frames(frames):
-            threads.append((text.lstrip().startswith("Current thread"), frames))
-    return max(threads, key=lambda thread: thread[0], default=(False, []))[1]
+    """The frames of the thread that crashed, outermost first; if none is named, of all threads."""
+    threads = stack[max(0, stack.find("Current thread")) :]
+    return [(file, int(line), name) for file, line, name in STACK.findall(threads)][::-1]

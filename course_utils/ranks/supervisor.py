@@ -174,8 +174,8 @@ class Supervisor:
         if not isinstance(message, At):
             self.whereabouts.last_message = time.monotonic()
         match message:
-            case At(frames, cpu_seconds):
-                self.whereabouts.note(rank, frames, cpu_seconds)
+            case At():
+                self.whereabouts.note(rank, message.frames)
             case WithoutThese(lines):
                 LeftOut(lines).tell()  # once, since ranks say the same
             case Interrupted():
@@ -197,7 +197,7 @@ class Supervisor:
                 self._open(worker, rank, message)
             case Failure():
                 self.failures[rank] = message
-                self.whereabouts.note(rank, message.frames[::-1], 0.0)
+                self.whereabouts.note(rank, message.frames[::-1])
 
     def _open(self, worker: Worker, rank: int, message: Returned) -> None:
         """Take a result."""

@@ -21,7 +21,6 @@ from .words import (
 )
 
 QUIET_SECONDS = 10.0  # without a message, until the cell says where ranks wait
-BUSY_SHARE = 0.2  # of a core: who computes with so much of one does not wait
 NO_LINE = " here: (no line known)"
 MEETING = (  # files of torch: collectives, DDP, and where ranks join
     "distributed_c10d.py",
@@ -35,7 +34,6 @@ class Seen(NamedTuple):
 
     frames: list[Frame]
     since: float  # time.monotonic()
-    cpu_seconds: float  # that it had used by then
 
 
 class Whereabouts:
@@ -43,20 +41,15 @@ class Whereabouts:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        # who reads a tensor there waits, and keeps a core busy with it
-        self.spins = run.device in ("cuda", "xpu")
+        # who reads a tensor there waits for the device, in a line like any other
+        self.waits_anywhere = run.device in ("cuda", "xpu")
         self.seen: dict[int, Seen] = {}
         self.last_message = time.monotonic()
 
-    def note(self, rank: int, frames: list[Frame], cpu_seconds: float) -> None:
-        """A rank says where it is, and how much CPU time it has used."""
-        now, last = time.monotonic(), self.seen.get(rank)
-        if last is None or frames != last.frames or self._computes(last, now, cpu_seconds):
-            self.seen[rank] = Seen(frames, now, cpu_seconds)
-
-    def _computes(self, last: Seen, now: float, cpu_seconds: float) -> bool:
-        share = BUSY_SHARE * (now - last.since)
-        return not self.spins and cpu_seconds - last.cpu_seconds > share
+    def note(self, rank: int, frames: list[Frame]) -> None:
+        """A rank is here."""
+        if rank not in self.seen or frames != self.seen[rank].frames:
+            self.seen[rank] = Seen(frames, time.monotonic())
 
     def groups(self, ranks: Iterable[int]) -> list[RanksAt]:
         """Where these ranks are."""
@@ -80,7 +73,7 @@ class Whereabouts:
             for rank, seen in self.seen.items()
             if rank not in done
             and now - seen.since >= QUIET_SECONDS
-            and (self.spins or activity(seen.frames) != RUNNING)
+            and (self.waits_anywhere or activity(seen.frames) != RUNNING)
         ]
         if quiet < QUIET_SECONDS or not waiting:
             return ""
@@ -131,14 +124,12 @@ def activity(frames: list[Frame]) -> Activity:
 def place(frames: list[Frame]) -> str:
     """The learner's line, for the end of a sentence; "" where nothing is known.
 
-    Of a cell that calls into a file of his own, both.
+    Of a file of his own also the line that calls it.
     """
     if not frames:
         return ""
     own = own_frames(frames[::-1])
-    innermost = own[-1:]
-    if innermost and not cell_name(innermost[0][0]):
-        innermost = [frame for frame in own[-2:-1] if cell_name(frame[0])] + innermost
-    if not innermost:
+    if not own:
         return "" if activity(frames) in (STARTING, RETURNED, ENDING) else NO_LINE
-    return " here:\n" + "\n".join(map(location, innermost))
+    lines = own[-1:] if cell_name(own[-1][0]) else own[-2:]
+    return " here:\n" + "\n".join(map(location, lines))

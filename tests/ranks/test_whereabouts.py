@@ -50,13 +50,13 @@ def test_of_a_file_that_a_cell_calls_both_lines_are_said(tmp_path):
 
 
 def test_ranks_that_wait_are_said_after_a_while(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(whereabouts.time, "monotonic", lambda: now)
     there = Whereabouts(Run(3, "cpu", "gloo"))
+    there.last_message = 0.0
     for now in (0.0, 5.0, 12.0):
-        there.note(0, WAITS, 0.1)
-        there.note(1, [CELL], 0.9 * now)  # which computes
-        there.note(2, WAITS, 0.1)
+        monkeypatch.setattr(whereabouts.time, "monotonic", lambda now=now: now)
+        there.note(0, WAITS)
+        there.note(1, [CELL])  # which computes
+        there.note(2, WAITS)
     assert there.notice(9.0, {2}, 20.0) == "", "too early"
     assert there.notice(12.0, {2}, 20.0).splitlines() == [
         "Nothing heard for 12 s. The time limit ends this in 8 s.",
