@@ -28,7 +28,7 @@ class RankError(CourseError):
     """A rank failed, or never finished; every other rank was ended.
 
     Attributes:
-        rank: the rank that failed first, or None when several ranks never finished.
+        rank: the rank that failed first, or None when several never finished.
         cause: the name of what happened: an exception's class, a signal, "TimeLimit", "Exit".
         traceback: the rank's own traceback, "" when it did not raise.
         run: the `Run` with what was collected until then: metrics, output, timeline.

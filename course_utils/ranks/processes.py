@@ -136,7 +136,7 @@ def _has_ended(process: psutil.Process) -> bool:
     """Also if nobody has waited for it yet."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+    except psutil.Error:
         return True
 
 
