@@ -226,6 +226,11 @@ class Supervisor:
         else:
             del self.sources[worker.output]
 
+    def _read_rest(self, worker: Worker) -> None:
+        for _ in range(64):  # what a pipe holds, not more, since a child may print for ever
+            if worker.output in self.sources and worker.output.poll():
+                self._read(worker)
+
     def _see_the_end(self, worker: Worker) -> None:
         """A process has ended, maybe before its ranks had said how."""
         del self.sources[worker.process.sentinel]
@@ -235,8 +240,7 @@ class Supervisor:
         if self._heard_of(worker):
             return
 
-        while worker.output in self.sources and worker.output.poll():
-            self._read(worker)
+        self._read_rest(worker)
         exitcode = worker.process.exitcode
         assert exitcode is not None, "its sentinel said that it has ended"
         stack = os.pread(worker.last_words.descriptor, 1 << 20, 0).decode(errors="replace")
@@ -292,9 +296,7 @@ class Supervisor:
             worker.messages.close()  # who has returned or raised then ends by itself
         end_all(self.workers, finishing=[*filter(self._heard_of, self.workers)])
         for worker in self.workers:
-            for _ in range(64):  # what a pipe holds
-                if worker.output in self.sources and worker.output.poll():
-                    self._read(worker)
+            self._read_rest(worker)
             worker.output.close()
         self.workers = []
         self.sources = {}
