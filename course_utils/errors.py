@@ -28,23 +28,25 @@ class RankError(CourseError):
     """A rank failed, or never finished; every other rank was ended.
 
     Attributes:
-        rank: the rank that failed first, or None when several ranks never finished.
+        rank: the rank that failed first, or None when several never finished.
         cause: the name of what happened: an exception's class, a signal, "TimeLimit", "Exit".
         traceback: the rank's own traceback, "" when it did not raise.
         run: the `Run` with what was collected until then: metrics, output, timeline.
-        report: what the message is made of: `course_utils.ranks.failures.Report`.
+        report: what the message is made of: `course_utils.ranks.words.Report`.
     """
 
     def __init__(
         self,
-        lines: list[str],
+        report: Any,
+        advice: str,
         *,
         rank: int | None,
         cause: str,
         traceback: str,
         run: Any,
-        report: Any,
     ) -> None:
+        sentence = f"{report.label} {report.happened}"
+        lines = [sentence, *report.lines, *report.others, advice]
         super().__init__("\n".join(filter(None, lines)))
         self.rank = rank
         self.cause = cause

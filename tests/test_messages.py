@@ -24,7 +24,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
     "live=True": (lambda: launch(train, live=True), "live=True", 'LivePlot("loss")'),
     "an argument that cannot be pickled": (
         lambda: launch(train, threading.Lock()),
-        "argument 1 is a _thread.lock",
+        "argument 1: cannot pickle '_thread.lock'",
         "inside the",
     ),
     "pictures.collective('all_gather')": (

@@ -44,11 +44,11 @@ from torch.utils._pytree import tree_map_only
 
 from ..errors import RankError
 from ..machine import pick
-from ..ranks.failures import failed, raised_by
+from ..ranks.failures import raised_by
 from ..ranks.launcher import launch
 from ..ranks.run import Run
 from ..ranks.values import CannotBeSent
-from ..ranks.whereabouts import NO_LINE, Activity, RanksAt, listed
+from ..ranks.words import failed
 from ..style import plural
 from .compare import Difference, difference
 from .instruments import everyones
@@ -58,8 +58,6 @@ from .verdict import Verdict
 Values = Iterator[tuple]  # what a probe yields: (words, value) or (words, value, tol) of each
 Probe = Callable[[Callable], Values]
 AT = "\0probes "  # before the words of a probe, in what a rank prints
-MEETING = Activity.wait("in all_gather_object")  # what a rank does in _anywhere
-RETURNED = Activity("had returned", "had returned")
 STARTING = 30.0  # seconds more, in which the libraries of an accelerator may start
 on_cpus = partial(launch, device="cpu")
 # settings of the process: what tells each, and what sets it
@@ -152,7 +150,7 @@ class Exercise:
                 refusal = "It uses what no other process can get; make it inside the function"
                 return Verdict(name, "wrong", f"{refusal}: {error.why}.")
             except RankError as error:
-                return self._wrong(answer, _in_words(error, self.ranks))
+                return self._wrong(answer, self._in_words(error))
             rank, outcome = min(
                 enumerate(by_rank), key=lambda one: (one[1].agreed, one[1].different is None)
             )
@@ -178,6 +176,25 @@ class Exercise:
         if text[-1] not in ".?" and "\n" not in text:
             text += "."
         return Verdict(self.name, "wrong", text, *both)
+
+    def _in_words(self, error: RankError) -> str:
+        """What is said of a failure: without the advice to whoever calls `launch`."""
+        label, happened, lines, others = error.report
+        if error.cause == "TimeLimit":
+            happened = f"had not finished after {self.seconds:g} s"
+        if not self.ranks:
+            label = "It"
+            others = [label + sentence.removeprefix("rank 0") for sentence in others]
+        sentence = f"{label} {happened}"
+        raising = "It raised "
+        if sentence.startswith(raising) and not lines:  # none of the learner's: in the probe
+            why = sentence.removeprefix(raising).removeprefix("CourseError: ")
+            sentence = f"What it returned or changed cannot be used: {why}"
+        text = "\n".join([sentence, *lines, *others])
+
+        printed = error.run.output[error.rank or 0].splitlines()
+        reached = [line.removeprefix(AT) for line in printed if line.startswith(AT)]
+        return f"{reached[-1]}: {text}" if reached and reached[-1] else text
 
     def _because(self, answer: Callable, ranks: int, agreed: int) -> Iterator[str]:
         """The sentences of those mistakes with which the answer agrees further than this."""
@@ -249,7 +266,7 @@ def _in_this_process(seconds: float, function: Callable, *args: Any) -> Outcome:
             raise
         except (Exception, SystemExit) as error:
             run = Run(1, "cpu", None, output=[printed.getvalue()])
-            raise failed(run, 0, raised_by(error), {}, {}) from None
+            raise failed(run, 0, raised_by(error), []) from None
 
 
 def _run_probe(
@@ -296,41 +313,3 @@ def _anywhere(different: Difference | None) -> bool:
     if not (dist.is_available() and dist.is_initialized()):
         return different is not None
     return any(everyones(different is not None))
-
-
-def _in_words(error: RankError, ranks: tuple[int, ...]) -> str:
-    """What is said of a failure: without the advice to whoever calls `launch`."""
-    report, run = error.report, error.run
-    groups = [_answers(group) for group in report.groups]
-    label, happened, meanwhile = report.label, report.happened, "meanwhile "
-    if report.limit is not None:
-        meanwhile = ""
-        still = [group for group in groups if group.activity != RETURNED] or groups
-        late = listed([rank for group in still for rank in group.ranks], run.unit)
-        label = f"{late} of {run.ranks}"
-        happened = f"had not finished after {report.limit:g} s"
-
-    others = [meanwhile + group.sentence(listed(group.ranks, run.unit)) for group in groups]
-    if not ranks and label == run.label(0):
-        label = "It"
-        others = [group.sentence(label) for group in groups]
-    sentence = f"{label} {happened}"
-    raising = "It raised "
-    if sentence.startswith(raising) and not report.lines:  # no line of the learner's: in the probe
-        why = sentence.removeprefix(raising).removeprefix("CourseError: ")
-        sentence = f"What it returned or changed cannot be used: {why}"
-    ends = report.ends
-    if any(group.activity == RETURNED for group in groups):  # which wait for nobody
-        ends = ()
-    text = "\n".join([sentence, *report.lines, *others, *ends])
-
-    printed = run.output[error.rank or 0].splitlines()
-    reached = [line.removeprefix(AT) for line in printed if line.startswith(AT)]
-    return f"{reached[-1]}: {text}" if reached and reached[-1] else text
-
-
-def _answers(group: RanksAt) -> RanksAt:
-    """What they do in the answer, from which those that meet in `_anywhere` had returned."""
-    if group.activity == MEETING and group.place == NO_LINE:
-        return group._replace(activity=RETURNED, place="")
-    return group

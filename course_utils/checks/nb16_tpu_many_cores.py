@@ -29,7 +29,7 @@ def on_cores(*task: Any, ranks: int, time_limit: float, spmd: bool = False, **_:
     except RankError as error:
         if error.cause == "SIGABRT" and not tpu:
             why = "Not all cores came to a collective: virtual ones wait ten seconds for it."
-            error.report = error.report._replace(ends=[why])
+            error.report = error.report._replace(others=[why])
         raise
 
 

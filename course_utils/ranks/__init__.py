@@ -1,7 +1,7 @@
 """A function of a notebook cell on several processes; its results, metrics, output, errors back.
 
-`launcher.py` checks the call, `supervisor.py` starts the processes and listens to them, `rank.py`
-is what happens inside one, and `wire.py` holds what travels between them.
+`launcher.py` checks the call, `processes.py` starts and ends processes, `supervisor.py` listens to
+them, `rank.py` is what happens inside one, and `wire.py` holds what travels between them.
 """
 
 from .launcher import launch

@@ -12,8 +12,9 @@ from ..machine import default_backend, default_ranks, rank_accelerator, usable_c
 from ..pictures.live import LivePlot
 from . import group, rank, state, values
 from .call import checked, name_of, whole
+from .processes import check_files
 from .run import Run
-from .supervisor import Supervisor, check_files, uninterrupted
+from .supervisor import Supervisor, uninterrupted
 from .wire import Task
 
 if TYPE_CHECKING:

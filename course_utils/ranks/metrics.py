@@ -5,6 +5,7 @@ reads. Elsewhere, in the notebook and in a rank's child processes, it does nothi
 """
 
 import multiprocessing
+import operator
 import os
 import reprlib
 import time
@@ -20,26 +21,24 @@ WRITE = (
 )
 
 
-def report(*first: int | None, step: int | None = None, **values: Any) -> None:
+def report(step: int | None = None, **values: Any) -> None:
     """Send one record of metrics to the notebook, for `run.metrics` and the live plot.
 
     Under `torchrun` each rank appends its records to a file instead, runs/rank0.jsonl and so on, a
     line of JSON each: `LivePlot().follow("runs")` draws them.
 
     Args:
-        step: the x axis, a whole number, which may also stand first; counted from 0 when left out.
+        step: the x axis, a whole number; counted from 0 when left out.
         values: numbers or 0-d tensors by name; `rank` and `time` are added by themselves.
 
     Raises:
-        CourseError: a value is not one number, or its name is `rank` or `time`; the message says
-            what to write.
+        CourseError: a value has no name, is not one number, or its name is `rank` or `time`; the
+            message says what to write.
     """
-    if first:
-        if len(first) > 1 or step is not None:
-            raise CourseError(f"report got {reprlib.repr(first)} without a name. {WRITE}")
-        [step] = first
     if step is not None:
-        step = _whole(step, alone=not values)
+        if not values:
+            raise CourseError(f"report got {reprlib.repr(step)} without a name. {WRITE}")
+        step = operator.index(step)
     for name in ("rank", "time"):
         if name in values:
             raise CourseError(f"report got {name}=, which each record has by itself. {WRITE}")
@@ -62,14 +61,3 @@ def _is_of_torchrun() -> bool:
     """Whether this is a process of torchrun's, and none that one has started, or a launch's."""
     started = multiprocessing.parent_process() is None and "TORCHELASTIC_RUN_ID" in os.environ
     return started and "COURSE_DEVICE" not in os.environ
-
-
-def _whole(step: Any, *, alone: bool) -> int:
-    """A step; `alone`: no value is reported with it, so that 0.5 may be a loss without its name."""
-    try:
-        number = int(step)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        number = None
-    if number is None or number != step or (alone and not isinstance(step, int)):
-        raise CourseError(f"report got {reprlib.repr(step)} as a step. {WRITE}")
-    return number

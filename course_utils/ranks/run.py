@@ -50,18 +50,8 @@ class Run:
             record[name] for record in self.metrics if record["rank"] == rank and name in record
         ]
 
-    def _is_no_list(self, *_: object) -> NoReturn:
+    def __getitem__(self, _: object) -> NoReturn:  # loops and `a, b = run` ask for it, too
         raise TypeError("a Run is no list: what the function returned, by rank, is its .results")
-
-    __getitem__ = __len__ = _is_no_list  # the first also serves loops and `a, b = run`
-
-    def __bool__(self) -> bool:  # else Python asks for the length
-        return True
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"a Run has no {name}; what the function returned, by rank, is its .results"
-        )
 
     def __repr__(self) -> str:
         backend = self.backend or "init_group=False"

@@ -1,42 +1,34 @@
-"""The processes of one launch, seen from the notebook: start them, hear them, end them, leave
-nothing behind.
-"""
+"""One launch, seen from the notebook: start its processes, hear them, leave nothing behind."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import mmap
-import multiprocessing as mp
 import os
 import pickle
 import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
 from multiprocessing import reduction
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple
+from multiprocessing.connection import wait
+from typing import Any
 
-import psutil
-
-from ..errors import CourseError, RankError
+from ..errors import RankError
 from ..pictures.live import LivePlot
-from ..style import plural
 from ..timeline import Span, Timeline
-from .failures import died, failed, too_late
+from .failures import died, in_full, raised_by
 from .left_out import LeftOut
 from .output import Output, Status
-from .rank import begin
+from .processes import Worker, end_all, forked, interrupt
 from .run import Run
-from .server import HEAR_SECONDS, fork, in_time, warm_up
+from .server import HEAR_SECONDS, in_time, warm_up
 from .values import File, unpack
-from .whereabouts import Stacks, Whereabouts
+from .whereabouts import Whereabouts
 from .wire import (
     At,
     Failure,
@@ -48,30 +40,15 @@ from .wire import (
     Task,
     WithoutThese,
 )
+from .words import RanksAt, failed, too_late
 
 INTERRUPT_SECONDS = 2.0  # in which a rank may end after an interrupt, as a script after Ctrl+C
-TERMINATE_SECONDS = 2.0  # between asking a process to end and killing it
-KILL_SECONDS = 10.0  # in which a process that was killed lets go of its device
-END_SECONDS = 2.0  # in which a process that has raised may end as Python does
-CLEANUP_SECONDS = 10.0  # the same for what removes the files of a process that was killed
-SERVER_SECONDS = 0.1  # in which the server says that a process has ended
 POLL_SECONDS = 1.0  # at most that the supervisor listens before it looks at its limits
 ALONE = (
     "No rank has sent anything to another, so each has trained a model of its own. If they were to "
     "train one, wrap it in DDP, or tell Trainer or Fabric devices={}."
 )
 SETTLE_SECONDS = 0.1  # in which other ranks may be heard before the first cause is named
-FILES, FILES_OF_EACH = 24, 6  # that a launch opens in this process, and for each of the others
-
-
-class Worker(NamedTuple):
-    """One process of a launch, and what comes from it."""
-
-    ranks: list[int]  # those in it: one, or all of a TPU's virtual cores
-    process: BaseProcess
-    messages: Connection
-    output: Connection  # what it prints
-    last_words: File  # where it was when it crashed
 
 
 class Supervisor:
@@ -142,7 +119,7 @@ class Supervisor:
         def fork_all() -> None:
             warm_up()
             for ranks in self.processes:
-                worker = _forked(ranks, job, file)
+                worker = forked(ranks, job, file)
                 with self.starting:
                     if self.over:
                         worker.process.kill()
@@ -164,8 +141,8 @@ class Supervisor:
                 now = time.monotonic()
                 if now >= end:
                     self._drain()
-                    stacks = self.whereabouts.of(range(self.run.ranks))
-                    raise too_late(self.run, limit, self.done, stacks)
+                    groups = self.whereabouts.groups({*range(self.run.ranks)} - self.done)
+                    raise too_late(self.run, limit, groups, self.done)
                 notice = self.whereabouts.notice(now, self.done, end)
                 text = "\n".join(filter(None, [*self.output.unfinished(), notice]))
                 pause = min(POLL_SECONDS, self.status.show(text))
@@ -220,6 +197,7 @@ class Supervisor:
                 self._open(worker, rank, message)
             case Failure():
                 self.failures[rank] = message
+                self.whereabouts.note(rank, message.frames[::-1], 0.0)
 
     def _open(self, worker: Worker, rank: int, message: Returned) -> None:
         """Take a result."""
@@ -231,10 +209,10 @@ class Supervisor:
         except Exception as error:  # opening it runs code of its classes
             happened = (
                 f"returned a {message.kind}, which cannot be opened in the notebook: "
-                f"{type(error).__name__}: {error}"
+                f"{in_full(error)}"
             )
-            formatted = "".join(traceback.format_exception(error))
-            self.failures[rank] = Failure(0.0, "Result", happened, message.frames, formatted)
+            failure = raised_by(error)
+            self.failures[rank] = failure._replace(happened=happened, frames=message.frames)
         else:
             self.done.add(rank)
             self.trained += message.trained
@@ -244,9 +222,14 @@ class Supervisor:
         self.whereabouts.last_message = time.monotonic()
         data = os.read(worker.output.fileno(), 1 << 16)
         if data:
-            self.output.add(worker.ranks[0] if len(worker.ranks) == 1 else None, data)
+            self.output.add(worker.rank, data)
         else:
             del self.sources[worker.output]
+
+    def _read_rest(self, worker: Worker) -> None:
+        for _ in range(64):  # what a pipe holds, not more, since a child may print for ever
+            if worker.output in self.sources and worker.output.poll():
+                self._read(worker)
 
     def _see_the_end(self, worker: Worker) -> None:
         """A process has ended, maybe before its ranks had said how."""
@@ -257,13 +240,12 @@ class Supervisor:
         if self._heard_of(worker):
             return
 
-        while worker.output in self.sources and worker.output.poll():
-            self._read(worker)
+        self._read_rest(worker)
         exitcode = worker.process.exitcode
         assert exitcode is not None, "its sentinel said that it has ended"
-        rank = worker.ranks[0] if len(worker.ranks) == 1 else None
         stack = os.pread(worker.last_words.descriptor, 1 << 20, 0).decode(errors="replace")
-        self.failures[rank] = died(exitcode, stack, self.output.text(rank))
+        printed = self.output.text(worker.rank)
+        self.failures[worker.rank] = died(exitcode, stack, printed)
 
     def _heard_of(self, worker: Worker) -> bool:
         """Whether all ranks in it have said how they ended."""
@@ -274,19 +256,11 @@ class Supervisor:
         while not all(map(self._heard_of, self.workers)) and time.monotonic() < end:
             self._poll(max(0.0, end - time.monotonic()))
         first, failure = min(self.failures.items(), key=lambda item: item[1].time)
-        stacks: Stacks = {}
-        dead: dict[int, Failure] = {}
-        if not failure.traceback:
-            left = set(range(self.run.ranks)) - self.done - self.failures.keys()
-            stacks = self.whereabouts.of(left)
-            for rank, other in self.failures.items():
-                if rank in (None, first):
-                    continue
-                if other.traceback:  # a peer that lost the connection: its error says where
-                    stacks[rank] = other.frames[::-1]
-                else:
-                    dead[rank] = other
-        return failed(self.run, first, failure, stacks, dead)
+        groups: list[RanksAt] = []
+        if not failure.traceback:  # it has died, perhaps of what the others did
+            dead = {rank for rank, other in self.failures.items() if not other.traceback}
+            groups = self.whereabouts.groups({*range(self.run.ranks)} - self.done - dead)
+        return failed(self.run, first, failure, groups)
 
     # The end.
 
@@ -296,31 +270,23 @@ class Supervisor:
         One that waits for others does not hear of it. Virtual cores are threads, which cannot be
         interrupted.
         """
-        waited_for = []
-        for worker in self.workers:
-            pid = worker.process.pid
-            if len(worker.ranks) == 1 and pid and _signal_group(worker, 0):
-                os.kill(pid, signal.SIGINT)  # not its children, which it ends itself
-                waited_for.append(worker)
+        waited_for = [worker for worker in self.workers if worker.rank is not None]
+        for worker in waited_for:
+            interrupt(worker)
         end = time.monotonic() + INTERRUPT_SECONDS
-        soon = 0.0
-        heard = -1  # of how many ranks that it has reached them
-        while waited_for and time.monotonic() < end:
-            if heard < (heard := len(self.interrupted | self.failures.keys())):
-                soon = time.monotonic() + HEAR_SECONDS  # it may free those who wait for them
+        until = time.monotonic() + HEAR_SECONDS
+        while waited_for and time.monotonic() < min(end, until):
             self._poll(HEAR_SECONDS / 4)
             for worker in filter(self._heard_of, waited_for):
                 self.sources.pop(worker.messages, None)
                 worker.messages.close()  # it ends
-            early = time.monotonic() < soon
-            waited_for = [one for one in waited_for if self._ends_by_itself(one, early)]
+            waited_for = [worker for worker in waited_for if not self._heard_of(worker)]
+            if any(map(self._hears, waited_for)):  # its end may free those who wait for it
+                until = time.monotonic() + HEAR_SECONDS
 
-    def _ends_by_itself(self, worker: Worker, early: bool) -> bool:
-        """Whether a rank that was interrupted is to be waited for."""
-        [rank] = worker.ranks
-        if self._heard_of(worker) or not _is_alive(worker):
-            return False
-        return early or rank in self.interrupted or not self.whereabouts.waits(rank)
+    def _hears(self, worker: Worker) -> bool:
+        """Whether an interrupt has reached this rank, or will."""
+        return worker.rank in self.interrupted or not self.whereabouts.waits(worker.rank)
 
     def end(self) -> None:
         """End every process, ranks' children included, and close everything; once is enough."""
@@ -328,54 +294,12 @@ class Supervisor:
             self.over = True
         for worker in self.workers:
             worker.messages.close()  # who has returned or raised then ends by itself
-        strays: list[psutil.Process] = []
-        if len(self.done) < self.run.ranks:
-            strays = self._strays()
-        self._join([*filter(self._heard_of, self.workers)], END_SECONDS)
-        ends = ((signal.SIGTERM, TERMINATE_SECONDS), (signal.SIGKILL, KILL_SECONDS))
-        for number, seconds in ends:
-            groups = [worker for worker in self.workers if _signal_group(worker, number)]
-            if not groups:
-                break
-            self._join(groups, seconds)
-        for process in strays:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        end_all(self.workers, finishing=[*filter(self._heard_of, self.workers)])
         for worker in self.workers:
-            for _ in range(64):  # what a pipe holds
-                if worker.output in self.sources and worker.output.poll():
-                    self._read(worker)
+            self._read_rest(worker)
             worker.output.close()
         self.workers = []
         self.sources = {}
-
-    def _join(self, workers: list[Worker], seconds: float) -> None:
-        """Wait for the end of these processes and, if they end, of all in their groups."""
-        end = time.monotonic() + seconds
-        for worker in workers:
-            while (left := end - time.monotonic()) > 0:
-                worker.process.join(min(SERVER_SECONDS, left))
-                if not _is_alive(worker):
-                    break
-        groups = [
-            worker.process.pid
-            for worker in workers
-            if not _is_alive(worker) and _signal_group(worker, 0)
-        ]
-        while groups and (left := _members(groups)):
-            late = time.monotonic() - end
-            if late > (CLEANUP_SECONDS if any(map(_removes_files, left)) else 0.0):
-                break
-            time.sleep(0.02)
-
-    def _strays(self) -> list[psutil.Process]:
-        """What the ranks have started outside of their own groups."""
-        strays: list[psutil.Process] = []
-        for worker in self.workers:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                children = psutil.Process(worker.process.pid).children(recursive=True)
-                strays += [one for one in children if _group_of(one.pid) != worker.process.pid]
-        return strays
 
     def _finish(self, seconds: float) -> None:
         """Complete the run and its plot."""
@@ -388,79 +312,6 @@ class Supervisor:
         self.run.metrics.sort(key=lambda record: record["time"])
         if self.live is not None:
             self.live.close()
-
-
-def _forked(ranks: list[int], job: bytes, file: File | None) -> Worker:
-    messages, theirs = mp.Pipe()
-    output, printed = mp.Pipe(duplex=False)
-    last_words = File.new()
-    process = fork(begin, ranks, theirs, printed, last_words, job, file)
-    theirs.close()
-    printed.close()
-    return Worker(ranks, process, messages, output, last_words)
-
-
-def check_files(processes: int) -> None:
-    """Raise where this process may not open enough files for so many others."""
-    import resource
-
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    needed = FILES + processes * FILES_OF_EACH
-    here = len(os.listdir("/dev/fd"))
-    if most != resource.RLIM_INFINITY and here + needed > most:
-        raise CourseError(
-            f"{plural(processes, 'rank')} take {needed} open files, and this kernel may open "
-            f"{most}, of which it has {here}: launch fewer ranks, or write `ulimit -n 4096` in the "
-            "terminal that starts JupyterLab"
-        )
-
-
-def _signal_group(worker: Worker, number: int) -> bool:
-    """Send a signal to all in the process's group, 0 only to ask; whether anybody is there."""
-    group = worker.process.pid
-    assert group, "0 would be the notebook's own group"
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):  # no group yet, or nobody left in it
-        if _is_alive(worker) and number:
-            worker.process.kill()
-        return _is_alive(worker)
-    return True
-
-
-def _is_alive(worker: Worker) -> bool:
-    """Also where the server does not say that it has ended."""
-    if not worker.process.is_alive():
-        return False
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return not _is_zombie(psutil.Process(worker.process.pid))
-    return False
-
-
-def _is_zombie(process: psutil.Process) -> bool:
-    """Whether it has ended and was not waited for, or is gone."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.status() == psutil.STATUS_ZOMBIE
-    return True
-
-
-def _members(groups: list[int | None]) -> list[psutil.Process]:
-    """Who is left in these groups, but for those that have ended and were not waited for."""
-    found = [one for one in psutil.process_iter() if _group_of(one.pid) in groups]
-    return [one for one in found if not _is_zombie(one)]
-
-
-def _removes_files(process: psutil.Process) -> bool:
-    """Whether it is a resource tracker, of `multiprocessing` or of joblib."""
-    with contextlib.suppress(psutil.Error):
-        return "resource_tracker" in " ".join(process.cmdline())
-    return False
-
-
-def _group_of(pid: int) -> int | None:
-    with contextlib.suppress(ProcessLookupError):
-        return os.getpgid(pid)
-    return None
 
 
 @contextlib.contextmanager

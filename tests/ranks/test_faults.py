@@ -45,48 +45,6 @@ FAULTS = {
             r"Cell In\[\d+\], line 5, in train",
         ],
     ),
-    "sys.exit": (
-        """
-        def train():
-            if dist.get_rank() == 3:
-                sys.exit(5)
-            dist.barrier()
-        launch(train, ranks=4)
-        """,
-        [
-            r"rank 3 of 4 called sys.exit\(5\) before its function returned",
-            r"Cell In\[\d+\], line 3",
-        ],
-    ),
-    "os._exit": (
-        """
-        def train():
-            if dist.get_rank() == 0:
-                time.sleep(0.3)
-                os._exit(0)
-            dist.barrier()
-        launch(train, ranks=4)
-        """,
-        [
-            "rank 0 of 4 ended with exit code 0 before its function returned",
-            "waits? in barrier",
-            r"Cell In\[\d+\], line 5",
-        ],
-    ),
-    "a collective the others skip": (
-        """
-        def train():
-            if dist.get_rank() == 3:
-                dist.all_reduce(torch.ones(1))
-        launch(train, ranks=4, time_limit=2)
-        """,
-        [
-            "rank 3 of 4 had not finished after the time limit of 2 s",
-            "rank 3 waits in all_reduce",
-            r"Cell In\[\d+\], line 3",
-            "ranks 0, 1, 2 had returned",
-        ],
-    ),
     "one never arrives": (
         """
         def train():
@@ -99,7 +57,6 @@ FAULTS = {
             "ranks 0, 1, 2 wait in all_reduce",
             "rank 3 is here",
             r"line 3, in train\s+time.sleep\(60\)",
-            "ranks 0, 1, 2 wait for rank 3",
         ],
     ),
     "one is stopped": (
@@ -111,7 +68,7 @@ FAULTS = {
             dist.all_reduce(torch.ones(1))
         launch(train, ranks=3, time_limit=3)
         """,
-        ["rank 1 is here", "ranks 0, 2 wait in all_reduce", "ranks 0, 2 wait for rank 1"],
+        ["rank 1 is here", "ranks 0, 2 wait in all_reduce"],
     ),
     "stuck in C without letting go": (
         """
@@ -126,7 +83,6 @@ FAULTS = {
         [
             "rank 0 (does not answer|is here|is starting)",
             "rank 1 waits in barrier",
-            "rank 1 waits for rank 0",
         ],
     ),
     "prints for ever": (
@@ -189,8 +145,9 @@ def test_children_end_with_their_rank_whatever_they_do(kernel, fails):
             for command, own_session in ((["sleep", "600"], False), (deaf, False), (deaf, True)):
                 child = subprocess.Popen(command, start_new_session=own_session)
                 print("child", child.pid)
-            time.sleep(0.3)
-            if {fails}: raise ValueError
+            dist.barrier()
+            if {fails} and dist.get_rank() == 0: raise ValueError
+            if {fails}: time.sleep(600)
         launch(leave, ranks=2)
     """)
     assert answer.error == ("RankError" if fails else None), answer.shown

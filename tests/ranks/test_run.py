@@ -1,6 +1,4 @@
-"""What a run answers to who takes it for a list, or asks for what is not there."""
-
-import copy
+"""What a run answers to who takes it for a list, or asks for what was not reported."""
 
 import pytest
 
@@ -11,18 +9,10 @@ RUN = Run(2, "cpu", "gloo", results=[1, 2])
 RUN.metrics += [{"rank": 1, "time": 0.1, "step": 0, "loss": 0.5}]
 
 
-@pytest.mark.parametrize(
-    "use", [lambda: RUN[0], lambda: len(RUN), lambda: [*RUN], lambda: max(RUN), lambda: RUN.result]
-)
+@pytest.mark.parametrize("use", [lambda: RUN[0], lambda: [*RUN]])
 def test_the_results_are_in_results(use):
-    with pytest.raises((TypeError, AttributeError), match=r"is its \.results$"):
+    with pytest.raises(TypeError, match=r"is its \.results$"):
         use()
-
-
-def test_it_is_true_and_can_be_copied():
-    assert RUN
-    assert copy.deepcopy(RUN).results == [1, 2]
-    assert not hasattr(RUN, "_repr_html_")
 
 
 def test_a_column_that_nobody_reported_is_no_empty_one():

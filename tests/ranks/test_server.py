@@ -109,8 +109,8 @@ def test_a_server_that_does_not_answer_ends_no_kernel(kernel, tmp_path):
 def test_a_server_that_is_stopped_in_mid_run(kernel, tmp_path):
     """It cannot say that ranks have ended."""
     kernel.works("""
-        from course_utils.ranks import supervisor
-        supervisor.END_SECONDS = supervisor.TERMINATE_SECONDS = supervisor.KILL_SECONDS = 6000
+        from course_utils.ranks import processes
+        processes.FINISH_SECONDS = processes.TERMINATE_SECONDS = processes.KILL_SECONDS = 6000
     """)
     request = kernel.send(f"""
         def train():
@@ -125,8 +125,8 @@ def test_a_server_that_is_stopped_in_mid_run(kernel, tmp_path):
     (tmp_path / "go").touch()
     assert kernel.answer(request).text == "[7, 7]\n"
     server.resume()
-    kernel.works("supervisor.END_SECONDS = supervisor.TERMINATE_SECONDS = 2.0")
-    kernel.works("supervisor.KILL_SECONDS = 10.0")
+    kernel.works("processes.FINISH_SECONDS = processes.TERMINATE_SECONDS = 2.0")
+    kernel.works("processes.KILL_SECONDS = 10.0")
 
 
 def test_a_server_that_has_never_answered_is_given_up_too(fresh):

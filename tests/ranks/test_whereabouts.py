@@ -1,7 +1,5 @@
 """What is said of ranks that wait: pure text, of stacks and times."""
 
-import threading
-
 import pytest
 
 from course_utils.errors import PACKAGE
@@ -19,8 +17,8 @@ WAITS = [
 MEETING = ("/site-packages/torch/distributed/rendezvous.py", 2, "_create_c10d_store")
 JOINS = [MEETING, (C10D, 3, "init_process_group")]
 BACKWARD = ("/site-packages/torch/autograd/graph.py", 2, "_engine_run_backward")
+MEETS = (f"{PACKAGE}/checks/exercise.py", 2, "_anywhere")
 END = (program.__file__, 1, "end")
-SHUTDOWN = (threading.__file__, 1, "_shutdown")
 STEP = ("/site-packages/torch_xla/core/xla_model.py", 2, "mark_step")
 
 
@@ -33,14 +31,14 @@ STEP = ("/site-packages/torch_xla/core/xla_model.py", 2, "mark_step")
         ([*JOINS, CELL], "rank 0 waits in init_process_group"),
         ([*JOINS, (f"{PACKAGE}/ranks/rank.py", 2, "prepare")], "rank 0 is starting"),
         ([BACKWARD, CELL], "rank 0 waits in backward"),
+        ([*WAITS[:2], MEETS], "rank 0 had returned"),
         ([STEP, CELL], "rank 0 waits in mark_step"),
-        ([CELL, SHUTDOWN, END], "rank 0 has returned, and a thread of its own is"),
-        ([CELL, END], "rank 0 has returned, and runs exit handlers"),
+        ([CELL, END], "rank 0 has returned, and waits for its threads"),
     ],
 )
 def test_activity(frames, words):
     [group] = grouped({0: frames})
-    assert group.sentence("rank 0").startswith(words)
+    assert group.sentence("rank").startswith(words)
 
 
 def test_of_a_file_that_a_cell_calls_both_lines_are_said(tmp_path):
@@ -52,13 +50,13 @@ def test_of_a_file_that_a_cell_calls_both_lines_are_said(tmp_path):
 
 
 def test_ranks_that_wait_are_said_after_a_while(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(whereabouts.time, "monotonic", lambda: now)
     there = Whereabouts(Run(3, "cpu", "gloo"))
+    there.last_message = 0.0
     for now in (0.0, 5.0, 12.0):
-        there.note(0, WAITS, 0.1)
-        there.note(1, [CELL], 0.9 * now)  # which computes
-        there.note(2, WAITS, 0.1)
+        monkeypatch.setattr(whereabouts.time, "monotonic", lambda now=now: now)
+        there.note(0, WAITS, 0.1 * now)
+        there.note(1, [CELL], 0.9 * now)
+        there.note(2, WAITS, 0.0)
     assert there.notice(9.0, {2}, 20.0) == "", "too early"
     assert there.notice(12.0, {2}, 20.0).splitlines() == [
         "Nothing heard for 12 s. The time limit ends this in 8 s.",
@@ -69,5 +67,9 @@ def test_ranks_that_wait_are_said_after_a_while(monkeypatch):
         "rank 2 had returned: a collective needs every rank.",
     ]
     assert there.notice(12.0, {0, 2}, 20.0) == "", "only who waits"
+    for now in (0.0, 12.0):
+        monkeypatch.setattr(whereabouts.time, "monotonic", lambda now=now: now)
+        there.note(0, [BACKWARD, CELL], 0.9 * now)
+    assert there.notice(12.0, {2}, 20.0) == "", "a long backward computes"
     there.last_message = 11.0
     assert there.notice(12.0, {2}, 20.0) == "", "something was heard"

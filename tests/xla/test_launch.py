@@ -75,7 +75,9 @@ def test_a_thread_that_does_not_end():
     def work() -> None:
         threading.Thread(target=time.sleep, args=(600,)).start()
 
-    with pytest.raises(RankError, match=r"time limit of 10 s\n.* has returned, and a thread"):
+    with pytest.raises(
+        RankError, match=r"time limit of 10 s\n.* has returned, and waits for its threads"
+    ):
         xla.launch(work, cores=2, time_limit=10)
 
 
