@@ -2,7 +2,7 @@
 timelines, checks.
 
 Importing it imports no torch, starts nothing and touches no device. From the bottom up: `errors`,
-`style`, `timeline`, `dist_utils`, `schedules`, `planner`, `machine`, `pictures`, `ranks`,
+`limits`, `style`, `timeline`, `dist_utils`, `schedules`, `planner`, `machine`, `pictures`, `ranks`,
 `lessons`, `scripts`, `xla`, `lightning`, `checks`; each one's first lines say what it is for, and a
 module imports only from those below it.
 """

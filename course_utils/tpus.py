@@ -16,6 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+from .limits import text_of
+
 PCI = Path("/sys/bus/pci/devices")
 GOOGLE = "0x1ae0"  # as vendor
 KINDS = {  # by device id, as in jax's hardware_utils
@@ -154,8 +156,3 @@ def rank_environment(ranks: int) -> dict[str, str]:
         "TORCH_TPU_TOPOLOGY": slices()[ranks],
         "TORCH_TPU_SLICEBUILDER_ADDRESSES": ",".join(f"localhost:{port}" for port in ports),
     }
-
-
-def text_of(file: Path) -> str:
-    """What the system says in this file; "" where it has none."""
-    return file.read_text().strip() if file.is_file() else ""

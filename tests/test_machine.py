@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
-from course_utils import CourseError, DeviceError, launch, machine
-from course_utils.machine import Device, discover, pick, usable_cores, usable_memory
+from course_utils import CourseError, DeviceError, launch, limits, machine
+from course_utils.limits import usable_cores, usable_memory
+from course_utils.machine import Device, discover, pick
 from tests.files import write
 
 GIB = 2**30
@@ -119,8 +120,8 @@ def test_a_containers_limits(monkeypatch, tmp_path):
     monkeypatch.setattr(
         psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=60 * GIB)
     )
-    monkeypatch.setattr(machine, "CGROUP", tmp_path)
-    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(limits, "CGROUP", tmp_path)
+    monkeypatch.setattr(limits, "OWN_GROUPS", tmp_path / "groups")
     write(tmp_path, {"groups": "0::/"})
     for cores, memory in (("1600000 100000", 128 * GIB), ("max 100000", "max")):
         write(tmp_path, {"cpu.max": cores, "memory.max": memory})
@@ -183,8 +184,8 @@ def test_limits_of_the_groups_that_a_process_is_in(groups, files, monkeypatch, t
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     memory = SimpleNamespace(total=64 * GIB, available=60 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    monkeypatch.setattr(machine, "CGROUP", tmp_path)
-    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(limits, "CGROUP", tmp_path)
+    monkeypatch.setattr(limits, "OWN_GROUPS", tmp_path / "groups")
     write(tmp_path, {"groups": groups, **files})
     assert usable_cores() == 2
     assert usable_memory() == (4 * GIB, 2 * GIB)

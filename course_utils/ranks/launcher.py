@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import tpus
 from ..errors import CourseError, DeviceError
-from ..machine import default_backend, default_ranks, rank_accelerator, usable_cores
+from ..limits import usable_cores
+from ..machine import default_backend, default_ranks, rank_accelerator
 from ..pictures.live import LivePlot
 from . import group, rank, state, values
 from .call import checked, name_of, whole

@@ -5,12 +5,13 @@ loop of processes that each join a group.
 """
 
 import sys
+from functools import partial
 from multiprocessing.process import BaseProcess
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
 from ..errors import CourseError, is_own_file
-from .pickler import names_in
+from .pickler import names_in, used_by
 
 _start = BaseProcess.start
 
@@ -40,11 +41,12 @@ def launch_agent(config: Any, entrypoint: Any, *_: Any, **__: Any) -> NoReturn:
 
 def start(self: BaseProcess) -> None:
     """Start one that joins no group: not forked, it would know nothing of this rank."""
-    process: Any = self
-    target = vars(self).get("_target")  # Python takes it away at the start
+    args = vars(self).get("_args", ())  # Python takes them away at the start
+    target = vars(self).get("_target")
+    target = target.func if isinstance(target, partial) else target
     seen: set[int] = set()
-    if _joins(target, seen) or _joins(type(self).run, seen):
-        raise refusal(target, 0, gets_rank=bool(process._args))
+    if any(_joins(one, seen) for one in (target, type(self).run, *args)):
+        raise refusal(target, 0, gets_rank=bool(args))
     _start(self)
 
 
@@ -53,14 +55,14 @@ def _joins(value: Any, seen: set[int]) -> bool:
     if id(value) in seen:
         return False
     seen.add(id(value))
-    function = getattr(value, "__func__", getattr(value, "func", value))  # of a method, a partial
+    function = value.__func__ if isinstance(value, MethodType) else value
     if isinstance(value, type):
         used = [*vars(value).values()]
     elif _is_own(function):
         names = names_in(function.__code__)
         if "init_process_group" in names:
             return True
-        used = [function.__globals__.get(name) for name in names]
+        used = [one for _, one in used_by(function)]
         modules = [one for one in used if isinstance(one, ModuleType)]
         used += [vars(module).get(name) for module in modules for name in names]
     else:

@@ -36,6 +36,12 @@ def newest(row: bytearray) -> bytes:
     return CONTROLS.sub(b"", row.rstrip(b"\r").rpartition(b"\r")[2])
 
 
+def _ends_of(row: bytearray) -> bytearray:
+    """Its begin and end, of which `cut` shows the same: a row may be long, and is shown often."""
+    most = 4 * MOST_CHARACTERS  # bytes of so many characters
+    return row if len(row) <= 2 * most else row[:most] + row[-most:]
+
+
 def cut(line: bytes) -> str:
     """A line as it is shown: of a very long one its begin and end."""
     text = line.decode(errors="replace")
@@ -99,7 +105,7 @@ class Output:
         if not self.show:
             return []
         rows = sorted(self.rows.items(), key=lambda item: item[0] or 0)
-        shown = [(rank, newest(row)) for rank, row in rows]
+        shown = [(rank, newest(_ends_of(row))) for rank, row in rows]
         return [self._label(rank) + cut(text) for rank, text in shown if text.strip()]
 
     def _label(self, rank: int | None) -> str:

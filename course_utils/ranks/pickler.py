@@ -5,6 +5,7 @@ name, tensors as `tensors.py` says.
 from __future__ import annotations
 
 import builtins
+import ctypes
 import functools
 import importlib
 import io
@@ -13,6 +14,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,7 @@ from ..errors import is_own_file
 if TYPE_CHECKING:
     import numpy as np
 
-LARGE = 1 << 20  # bytes of a buffer that lies beside the pickle
+LARGE = 1 << 20  # bytes of a buffer that lies beside the pickle, and keeps its mapping
 MAGIC = {"system", "getoutput", "run_line_magic", "run_cell_magic"}  # IPython's, for ! and %
 IPYTHONS_DISPLAY = "IPython.core.display_functions", "display"
 ADVICE = {  # by what an error says
@@ -66,13 +68,16 @@ class Pickler(cloudpickle.CloudPickler):
     def _stays(self, buffer: pickle.PickleBuffer) -> bool:
         """Whether the buffer is to lie in the pickle."""
         data = buffer.raw()
-        if data.nbytes >= LARGE:
+        # Of a tensor's memory, which is copied once where it is opened, all lies beside.
+        is_beside = data.nbytes >= LARGE or isinstance(data.obj, ctypes.Array)
+        if is_beside:
             self.buffers.append(data)
-        return data.nbytes < LARGE
+        return not is_beside
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
-        if reduce := self.by_type.get(kind) or BY_NAME.get(kind.__name__):
+        root = str(kind.__module__).partition(".")[0]
+        if reduce := self.by_type.get(kind) or BY_NAME.get((root, kind.__name__)):
             return reduce(value)
         if isinstance(value, FunctionType | type | ModuleType):
             return self._definition(value)
@@ -135,7 +140,7 @@ class Pickler(cloudpickle.CloudPickler):
         if last == "__init__":
             folder, last = os.path.split(folder)
         if last != name or not os.path.isfile(path + end):
-            raise TypeError(f"no file has the module {name}, and ranks cannot import it")
+            raise TypeError(f"ranks cannot import the module {name}: it has no file of that name")
         self.folders[folder] = None
 
 
@@ -206,10 +211,10 @@ def _exit(_: Any) -> Any:
     return getattr, (sys, "exit")
 
 
-BY_NAME = {  # of classes that torch or IPython may not have imported
-    "DTensor": _refuse_part,
-    "ExitAutocall": _exit,
-    "ZMQExitAutocall": _exit,
+BY_NAME = {  # of classes that may not have been imported
+    ("torch", "DTensor"): _refuse_part,
+    ("IPython", "ExitAutocall"): _exit,
+    ("ipykernel", "ZMQExitAutocall"): _exit,
 }
 
 
@@ -289,7 +294,7 @@ def why_not(names: dict[str, Any], error: Exception) -> str:
     for name, value in names.items():
         if not (found := _error_of(value)):
             continue
-        for used, inner in _used_by(value):
+        for used, inner in used_by(value):
             if inner_error := _error_of(inner):
                 return f"{name} uses {used}: {_with_advice(inner_error)}"
         return f"{name}: {_with_advice(found)}"
@@ -310,12 +315,13 @@ def _with_advice(error: Exception) -> str:
     return ": ".join([text, *cures])
 
 
-def _used_by(value: Any) -> Iterator[tuple[str, Any]]:
+def used_by(value: Any) -> Iterator[tuple[str, Any]]:
     """What a function has of its surroundings, by name."""
     if not isinstance(value, FunctionType):
         return
-    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-    yield from ((name, cell.cell_contents) for name, cell in cells)
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it is empty: what it names is defined later
+            yield name, cell.cell_contents
     for name in sorted(names_in(value.__code__)):
         if name in value.__globals__:
             yield name, value.__globals__[name]

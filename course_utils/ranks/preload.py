@@ -8,6 +8,7 @@ rank. No device may be touched: a process that has initialised CUDA cannot be fo
 
 import ctypes
 import gc
+import os
 import signal
 import sys
 import types
@@ -17,6 +18,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch._dynamo
 import torch.distributed.checkpoint.state_dict
@@ -37,6 +39,10 @@ if find_spec("tqdm"):
     vars(notebook).update(tqdm=std.tqdm, tqdm_notebook=std.tqdm)
     vars(notebook).update(trange=std.trange, tnrange=std.trange)
     sys.modules["tqdm.notebook"] = notebook
+
+# Torch has set, for example, a folder in TMPDIR, which the notebook may choose.
+for name in os.environ.keys() - psutil.Process().environ().keys():
+    del os.environ[name]
 
 if find_spec("torch_xla"):
     import torch_xla  # starts no runtime: cores do, each launch its own

@@ -20,6 +20,7 @@ import signal
 import stat
 import sys
 import threading
+import traceback
 import types
 import weakref
 from multiprocessing import resource_tracker
@@ -112,14 +113,31 @@ def end() -> None:
 
 
 def _is_writing() -> bool:
-    """Whether a file that has a name is open for writing."""
+    """Whether a file that has a name, or a pipe, is open for writing."""
     for number in map(int, os.listdir("/dev/fd")):
         with contextlib.suppress(OSError):  # of the listing itself
             found = os.fstat(number)
-            mode = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
-            if stat.S_ISREG(found.st_mode) and found.st_nlink and mode != os.O_RDONLY:
+            writes = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+            is_file = stat.S_ISREG(found.st_mode) and found.st_nlink
+            is_pipe = stat.S_ISFIFO(found.st_mode) and number > 2
+            if writes and (is_file or is_pipe):
                 return True
     return False
+
+
+def end_fork(error: BaseException | None) -> NoReturn:
+    """End a process that the function has forked; `error`: what nobody caught."""
+    code = 0
+    if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+        code = error.code or 0
+    elif error is not None:
+        traceback.print_exception(error)
+        code = 1
+    try:
+        end()
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
 
 
 def is_ending(frames: list[Frame]) -> bool:

@@ -190,15 +190,12 @@ def _called(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     try:
         return function(*args, **kwargs)
     except SystemExit as error:
-        if error.code in (None, 0):
+        if error.code in (None, 0) and os.getpid() == process:
             return None
         raise
     finally:
         if os.getpid() != process:  # the function has forked it, and it ends here
-            failed = sys.exc_info()[0] is not None
-            if failed:
-                traceback.print_exc()
-            os._exit(failed)
+            program.end_fork(sys.exc_info()[1])
 
 
 def _place_of(function: Callable) -> list[Frame]:

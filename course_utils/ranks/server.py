@@ -53,7 +53,7 @@ NO_ANSWER = (
 )
 RANK = "a rank"  # how the notebook calls its process
 OURS = (RANK, "ignore")  # and how `multiprocessing` calls the server
-environment: dict[bytes, bytes] = {}  # that the server was started with
+environment = dict(ENVIRONMENT)  # that the server was, or will at least be, started with
 _starting = threading.Lock()
 _said: File | None = None  # why the server could not import
 _answered: int | None = None  # the server that has forked a process

@@ -46,13 +46,15 @@ class Tensors:
             values = values.cpu()
         elif _is_small_view(values):
             values = values.clone()
-        else:
+        elif not vars(tensor):
             return NotImplemented
         if isinstance(tensor, Parameter):
-            values = Parameter(values)
-        values.requires_grad_(tensor.requires_grad)
-        vars(values).update(vars(tensor))
-        return values.__reduce_ex__(5)
+            values = Parameter(values, tensor.requires_grad)
+        else:
+            values.requires_grad_(tensor.requires_grad)
+        # Attributes come when it is known, because they may lead back to it.
+        make, arguments = values.__reduce_ex__(5)[:2]
+        return make, arguments, vars(tensor), None, None, _set_attributes
 
     def typed(self, storage: TypedStorage) -> Any:
         return self._reduced(storage._untyped_storage, storage.dtype)
@@ -99,6 +101,10 @@ def _opened(data: Any) -> UntypedStorage:
 
 def _typed(storage: UntypedStorage, dtype: torch.dtype) -> TypedStorage:
     return TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _set_attributes(tensor: Tensor, attributes: dict[str, Any]) -> None:
+    vars(tensor).update(attributes)
 
 
 def _itself(value: Any) -> Any:

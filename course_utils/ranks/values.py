@@ -17,7 +17,7 @@ from multiprocessing import reduction
 from typing import Any, NamedTuple
 
 from ..errors import CourseError
-from ..machine import usable_memory
+from ..limits import usable_memory
 from ..style import size
 from .pickler import LARGE, Pickler, why_not
 
@@ -58,10 +58,10 @@ def _inherited(duplicate: Any) -> File:
 
 
 class Parcel(NamedTuple):
-    """A pickle, in `data` or, if that is None, in a file with its large buffers."""
+    """A pickle and the buffers beside it, all in `data` or, if that is None, in a file."""
 
     data: bytes | None
-    parts: list[tuple[int, int]]  # of the file, the pickle's first: where it begins and ends
+    parts: list[tuple[int, int]]  # the pickle's first: where it begins, and where it ends
     folders: list[str]  # of the notebook's own modules that `sys.path` does not lead to
 
 
@@ -92,7 +92,10 @@ def pack(
         parts.append((begin, end))
     folders = [*pickler.folders]
     if end < LARGE:
-        return Parcel(pickler.text.getvalue(), [], folders), None
+        joined = bytearray(end)
+        for (begin, stop), chunk in zip(parts, chunks, strict=True):
+            joined[begin:stop] = chunk
+        return Parcel(bytes(joined), parts, folders), None
 
     free = usable_memory()[1]
     if end > free:  # a container would end whoever writes it
@@ -131,9 +134,10 @@ def unpack(parcel: Parcel, file: File | None, *, access: int = mmap.ACCESS_COPY)
     for folder in parcel.folders:
         if folder not in sys.path[:1]:
             sys.path.insert(0, folder)
-    if parcel.data is not None:
-        return pickle.loads(parcel.data)
-    assert file is not None, "what is not in the parcel lies in its file"
-    data = memoryview(mmap.mmap(file.descriptor, 0, access=access))
+    if parcel.data is None:
+        assert file is not None, "what is not in the parcel lies in its file"
+        data = memoryview(mmap.mmap(file.descriptor, 0, access=access))
+    else:
+        data = memoryview(parcel.data)
     pickled, *buffers = [data[begin:end] for begin, end in parcel.parts]
     return pickle.loads(pickled, buffers=buffers)

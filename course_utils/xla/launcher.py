@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import tpus
 from ..errors import CourseError
-from ..machine import usable_cores
+from ..limits import usable_cores
 from ..pictures.live import LivePlot
 from ..ranks import state
 from ..ranks.call import checked, whole

@@ -1,5 +1,6 @@
 """Functions that would start ranks inside a rank, and processes that a rank may start."""
 
+import functools
 import multiprocessing
 import sys
 
@@ -41,6 +42,42 @@ def by_class(rank, world_size):
 
 def by_module(rank, world_size):
     here.demo(rank, world_size)
+
+
+def closed():
+    def setup(rank):
+        demo(rank, 2)
+
+    def work(rank, world_size):
+        setup(rank)
+
+    loop("fork", work)
+
+
+def call(function, *numbers):
+    function(*numbers)
+
+
+def as_an_argument():
+    mp.get_context("fork").Process(target=call, args=(demo, 0, 2)).start()
+
+
+class AttrDict(dict):
+    __getattr__ = dict.__getitem__
+
+
+CONFIG = AttrDict(lr=1)
+
+
+def with_a_dict(queue):
+    queue.put(CONFIG.lr)
+
+
+def harmless():
+    queue = mp.get_context("fork").SimpleQueue()
+    process = mp.get_context("fork").Process(target=with_a_dict, args=(queue,))
+    process.start()
+    return queue.get()
 
 
 class OfItsOwn(multiprocessing.Process):
@@ -101,6 +138,10 @@ def loop(method, function, **kwargs):
         process.join()
 
 
+def test_what_a_process_uses_may_have_odd_attributes():
+    assert launch(harmless, ranks=1, device="cpu").results == [1]
+
+
 @pytest.mark.parametrize(
     ("function", "args", "recipe"),
     [
@@ -120,6 +161,9 @@ def loop(method, function, **kwargs):
         (loop, ("forkserver", by_class), "launch(lambda *args: by_class(int("),
         (loop, ("spawn", Trainer().work), "launch(…) with the function that each is to call"),
         (of_its_own, (), "launch(…) with the function that each is to call"),
+        (loop, ("fork", functools.partial(by_setup)), "launch(lambda *args: by_setup(int("),
+        (closed, (), "launch(lambda *args: work(int("),
+        (as_an_argument, (), "launch(lambda *args: call(int("),
         (loop, ("spawn", by_module), "launch(lambda *args: by_module(int("),
     ],
 )

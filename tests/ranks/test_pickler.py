@@ -49,6 +49,10 @@ def test_an_object_with_a_getattr_travels():
     assert travel(Rows)().total == 7
 
 
+def test_a_class_of_ones_own_may_have_a_name_of_torchs():
+    assert travel(DTensor()).value == 1
+
+
 def test_the_notebooks_streams_are_those_of_the_rank():
     out, err = sys.stdout, sys.stderr
 
@@ -150,7 +154,10 @@ def test_a_module_without_a_file_is_refused(kernel):
         finally: del sys.modules["made"]
     """)
     assert answer.error == "CannotBeSent"
-    assert "use uses made: no file has the module made, and ranks cannot import it" in answer.shown
+    assert (
+        "use uses made: ranks cannot import the module made: it has no file of that name"
+        in answer.shown
+    )
 
 
 @pytest.mark.parametrize("mode", ["r+", "r", "c"])
@@ -197,6 +204,21 @@ def _uses(trainer):
 SHARED = (mp.Queue(), mp.SimpleQueue(), mp.Lock(), mp.Event(), mp.Value("i"), *mp.Pipe())
 
 
+class DTensor:  # not torch's
+    value = 1
+
+
+def _with_what_is_defined_later():
+    lock = LOCK
+
+    def first():
+        return later, lock
+
+    if lock is None:
+        later = 1  # its cell is empty
+    return first
+
+
 def _with_a_hook():
     weight = nn.Linear(1, 1).weight
     weight.register_post_accumulate_grad_hook(print)
@@ -206,6 +228,7 @@ def _with_a_hook():
 @pytest.mark.parametrize(
     ("function", "args", "words"),
     [
+        (_with_what_is_defined_later(), (), "first uses lock: cannot pickle"),
         (print, (_with_a_hook(),), "argument 1: a tensor has hooks, which cannot be sent"),
         (_uses([LOCK]), (1,), "train uses trainer: cannot pickle '_thread.lock' object"),
         (_uses(sqlite3.connect(":memory:")), (1,), "train uses trainer: .*sqlite3.Connection"),

@@ -178,24 +178,29 @@ def test_a_rank_is_a_main_process_and_what_it_forks_ends_by_itself():
         import multiprocessing as mp
 
         codes = []
-        for end in (lambda: 1 / 0, lambda: 0):
+        for end in (lambda: 1 / 0, lambda: sys.exit(3), lambda: 0):
             if os.fork() == 0:
+                print("unfinished", end="")
                 return end()
             codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
         return codes, mp.current_process().name, mp.parent_process()
 
     run = launch(fork, ranks=1)
-    assert run.results == [([1, 0], "MainProcess", None)]
+    assert run.results == [([1, 3, 0], "MainProcess", None)]
     assert "ZeroDivisionError" in run.output[0]
+    assert run.output[0].count("unfinished") == 3
 
 
 END = """
-import atexit, sys, threading, time
+import atexit, subprocess, sys, threading, time
 from course_utils import launch
 def work():
     global log  # open until the end
     log = open("log.csv", "w")
     print("a row", file=log)
+    global copy
+    copy = subprocess.Popen(["sh", "-c", "cat > piped"], stdin=subprocess.PIPE, text=True)
+    copy.stdin.write("by a pipe")
     threading.Thread(target=lambda: (time.sleep(0.3), open("thread", "w").close())).start()
     atexit.register(open, "handler", "w")
     ENDS
@@ -209,8 +214,9 @@ def test_a_rank_ends_as_python_does(how, tmp_path, monkeypatch, kernel):
     kernel.works(f"os.chdir({str(tmp_path)!r})")
     answer = kernel.run(END.replace("ENDS", how))
     assert answer.error == ("RankError" if "raise" in how else None), answer.shown
-    assert sorted(os.listdir(tmp_path)) == ["handler", "log.csv", "thread"]
+    assert sorted(os.listdir(tmp_path)) == ["handler", "log.csv", "piped", "thread"]
     assert (tmp_path / "log.csv").read_text() == "a row\n"
+    assert (tmp_path / "piped").read_text() == "by a pipe"
 
 
 @pytest.mark.parametrize("stream", [None, "closed"])

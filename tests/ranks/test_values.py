@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_utils import CourseError, RankError, launch, report
-from course_utils.machine import usable_memory
+from course_utils.limits import usable_memory
 from course_utils.ranks import values
 from course_utils.ranks.values import LARGE, pack, unpack
 
@@ -27,6 +27,7 @@ TENSORS = {
     "sparse": torch.eye(3).to_sparse(),
     "large": torch.arange(BIG).view(-1, 4),
     "a small part, as a parameter": nn.Parameter(torch.ones(4, BIG)[1, :8]),
+    "of whole numbers": nn.Parameter(torch.ones(BIG, dtype=torch.uint8)[:9], requires_grad=False),
 }
 
 
@@ -75,6 +76,23 @@ def test_a_small_tensor_can_be_resized_and_attributes_stay():
     assert after.resize_(5).shape == (5,)
     assert after.role == "bias"
     assert tensor.resize_(5).shape == (5,), "packing left the notebook's own as it was"
+
+
+def test_attributes_of_a_tensor_may_lead_back_to_it():
+    weight = nn.Parameter(torch.ones(2))
+    vars(weight)["owner"] = [weight]
+    optimizer = torch.optim.SGD([weight])
+    first, second = travel((weight, optimizer))
+    assert first.owner[0] is first is second.param_groups[0]["params"][0]
+
+
+def test_many_tensors_of_less_than_a_megabyte_are_copied_once():
+    tensors = [torch.ones(LARGE // 5) for _ in range(20)]
+    parcel, file = pack(tensors, "no")
+    [pickled, *_] = parcel.parts
+    assert pickled[1] < 10_000
+    assert sum(end - begin for begin, end in parcel.parts[1:]) == 20 * 4 * (LARGE // 5)
+    assert [tensor.resize_(1).item() for tensor in unpack(parcel, file)] == [1] * 20
 
 
 def test_hooks_of_a_module_travel():
