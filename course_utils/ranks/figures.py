@@ -4,7 +4,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvas
 
-from .program import RETURN_IT
+from .page import RETURN_IT
 
 __all__ = ["FigureCanvas", "show"]
 

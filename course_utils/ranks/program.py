@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 import psutil
 
 from ..errors import Frame
+from .page import NoKeyboard, display
 
 # What Python itself does at its exit: removes temporary folders, joins processes, flushes logs.
 PYTHONS_OWN = (
@@ -43,7 +44,6 @@ _forgotten: list[dict] = []  # to free them would touch, and so copy, much of th
 LIBC = ctypes.CDLL(None)
 WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 CHILDREN = Path("/proc/self/task")
-RETURN_IT = "(a rank has no page to show a figure on: return it, and the notebook shows it)"
 
 
 def forget() -> None:
@@ -157,28 +157,6 @@ def leave(connection: Connection) -> NoReturn:
                 if os.getsid(child.pid) != os.getpid():
                     child.kill()
     os._exit(0)
-
-
-class NoKeyboard(io.TextIOBase):
-    """What a rank reads from: nobody types there."""
-
-    def readline(self, *_: Any) -> NoReturn:
-        raise RuntimeError(
-            "a rank has no keyboard for input() and breakpoint(): print what you want to see, or "
-            "run the function itself in the notebook"
-        )
-
-    read = readline
-
-    def fileno(self) -> int:
-        return 0
-
-
-def display(*values: Any, **_: Any) -> None:
-    """IPython's `display` in a rank: the text of each value."""
-    for value in values:
-        is_figure = type(value).__module__.startswith("matplotlib.")
-        print(value, RETURN_IT) if is_figure else print(value)
 
 
 def _die_with_the_server() -> None:
