@@ -102,7 +102,11 @@ def restore(state: State, threads: int, **env: str) -> LeftOut:
         os.chdir(state.folder)
         # Where `multiprocessing` looks for the program, once that has changed the folder.
         multiprocessing.process.ORIGINAL_DIR = state.folder  # ty: ignore[missing-attribute]
-    differs = dict(state.settings.items() - _of_the_server.items())
+    differs = {
+        name: pickled
+        for name, pickled in state.settings.items()  # sys.path first, which others need
+        if pickled != _of_the_server.get(name)
+    }
     _set(differs, left_out)
 
     torch.set_num_threads(threads)

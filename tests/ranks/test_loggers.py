@@ -164,3 +164,27 @@ def test_a_library_that_the_call_imports_does_not_set_its_logger_up_again(tmp_pa
         sys.path.pop(0)
     """)
     assert answer.text == "[rank 0] once\n[['error']]\n[False]\n"
+
+
+FORMATTER = """
+import logging
+class Own(logging.Formatter):
+    def format(self, record): return f"own {record.getMessage()}"
+"""
+
+
+def test_a_formatter_may_be_of_a_module_that_sys_path_leads_to(tmp_path, kernel):
+    (tmp_path / "own_format.py").write_text(FORMATTER)
+    answer = kernel.works(f"""
+        import logging
+        sys.path.insert(0, {str(tmp_path)!r})
+        import own_format
+        log = logging.getLogger("with_a_formatter")
+        log.addHandler(logging.StreamHandler())
+        log.handlers[0].setFormatter(own_format.Own())
+        def train(): log.warning("step 1")
+        launch(train, ranks=2)
+        log.handlers.clear()
+        sys.path.pop(0)
+    """)
+    assert sorted(answer.text.splitlines()) == ["[rank 0] own step 1", "[rank 1] own step 1"]
