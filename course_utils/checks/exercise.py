@@ -151,6 +151,8 @@ class Exercise:
                 return Verdict(name, "wrong", f"{refusal}: {error.why}.")
             except RankError as error:
                 return self._wrong(answer, self._in_words(error))
+            if any(one is None for one in by_rank):  # a rank may end well by it, an answer not
+                return self._wrong(answer, "It called sys.exit() before it returned")
             rank, outcome = min(
                 enumerate(by_rank), key=lambda one: (one[1].agreed, one[1].different is None)
             )

@@ -52,6 +52,12 @@ ADVICE = (  # the first that fits counts
         message=r"op\.preamble\.length",
     ),
     Advice(
+        "All ranks end so where the server that they are forked from was killed, for its memory "
+        "perhaps: the next launch starts another.",
+        "Exit",
+        message="exit code 255",
+    ),
+    Advice(
         "Compiled code gave up; on virtual cores, where one has not come to a collective for ten "
         "seconds.",
         "SIGABRT",
@@ -86,7 +92,8 @@ ADVICE = (  # the first that fits counts
         "In a notebook sys.argv is the kernel's: set it first, as a shell would, for example "
         'sys.argv = ["train.py", "--steps=3"].',
         "SystemExit",
-        inside=r"argparse\.py parse_args",
+        line=r"\.parse_(known_)?args\(\)",
+        inside=r"argparse\.py parse_",
     ),
 )
 

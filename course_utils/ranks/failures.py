@@ -35,14 +35,14 @@ def in_full(error: BaseException, most: int = MOST_CAUSES) -> str:
     text = type(error).__name__
     try:
         message = str(error).split(FRAMES_OF_C)[0]
+        notes = [f"\n  {note}" for note in getattr(error, "__notes__", ())]
     except Exception as failed:
-        message = f"(its text cannot be made: {type(failed).__name__})"
+        message, notes = f"(its text cannot be made: {type(failed).__name__})", []
     if message:
         text += f": {message[:MOST_MESSAGE]}"
     if len(message) > MOST_MESSAGE:
         text += f"… ({len(message):,} characters)"
-    for note in getattr(error, "__notes__", ()):
-        text += f"\n  {note}"
+    text += "".join(notes)
 
     cause, words = error.__cause__, "caused by"
     if cause is None and not error.__suppress_context__:

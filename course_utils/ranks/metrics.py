@@ -38,7 +38,10 @@ def report(step: int | None = None, **values: Any) -> None:
     if step is not None:
         if not values:
             raise CourseError(f"report got {reprlib.repr(step)} without a name. {WRITE}")
-        step = operator.index(step)
+        try:
+            step = operator.index(step)
+        except TypeError:
+            raise CourseError(f"report got {reprlib.repr(step)} as a step. {WRITE}") from None
     for name in ("rank", "time"):
         if name in values:
             raise CourseError(f"report got {name}=, which each record has by itself. {WRITE}")

@@ -136,6 +136,9 @@ def test_an_answer_cannot_harm_the_kernel():
     def leaves(rows, devices):
         sys.exit(3)
 
+    def leaves_well(rows, devices):
+        sys.exit(0)
+
     def changes(rows, devices):
         torch.set_default_dtype(torch.float64)
         torch.set_default_device("meta")
@@ -166,6 +169,7 @@ def test_an_answer_cannot_harm_the_kernel():
             return share(rows, devices)
 
     assert shares(leaves).state == "wrong"
+    assert shares(leaves_well).text == "It called sys.exit() before it returned."
     assert shares(cannot_be_sent).text.startswith("It uses what no other process can get")
     assert shares(changes)
     before = state()

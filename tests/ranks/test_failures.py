@@ -1,5 +1,7 @@
 """What is said of a rank that failed, and what to do about it."""
 
+import argparse  # noqa: F401
+
 import pytest
 import torch
 import torch.distributed as dist  # noqa: F401
@@ -53,6 +55,7 @@ def test_a_process_that_leaves_has_not_returned():
         ),
         ("DistNetworkError", "raised … errno: 24 - Too many open files", "cpu", "ulimit -n 4096"),
         ("ValueError", "raised ValueError: bad shard", "cpu", ""),
+        ("Exit", "ended with exit code 255 before", "cpu", "server that they are forked from"),
     ],
 )
 def test_advice_fits_cause_words_and_device(cause, happened, device, words):
@@ -85,6 +88,7 @@ LINES = {  # of public programs, and a word of what is said to them where there 
     "torch.ones(1).to(0)": "pick()",
     "torch.ones(1, device='cuda')": "pick()",
     "torch.Generator('cuda')": "pick()",
+    "argparse.ArgumentParser().parse_args()": "sys.argv is the kernel's",
     "0 % torch.cuda.device_count()": "pick()",
     "torch.accelerator.current_accelerator().type": "pick()",
     "dist.get_default_backend_for_device(torch.accelerator.current_accelerator())": "pick()",
@@ -92,6 +96,7 @@ LINES = {  # of public programs, and a word of what is said to them where there 
     "dist.new_group(backend='NCCL')": 'backend="gloo" or none',
     "FSDP(nn.Linear(1, 1))": "use fully_shard",
     "FSDP(nn.Linear(1, 1), device_id=0)": "use fully_shard",
+    "argparse.ArgumentParser().parse_args(['--x'])": "",
     "of_a_user()": "",
     "through_a_model()": "",
     "an_accelerator_that_is_none()": "",
@@ -114,7 +119,7 @@ def test_a_line_that_asks_for_a_gpu_is_told_what_to_write(line, monkeypatch):
         launch(raises, line, ranks=1, device="cpu")
     told = str(caught.value).splitlines()[-1]
     assert LINES[line] in told
-    assert ("These ranks have no GPU" in told) == bool(LINES[line])
+    assert bool(LINES[line]) == ("These ranks have no GPU" in told or "sys.argv" in told)
 
 
 def test_an_error_is_told_with_its_notes_and_causes():
@@ -128,3 +133,15 @@ def test_an_error_is_told_with_its_notes_and_causes():
     except ValueError as error:
         text = in_full(error)
     assert text == "ValueError: no config\n  look at batch 3\n  caused by KeyError: 'lr'"
+
+
+class Odd(ValueError):
+    def __str__(self):
+        raise KeyError
+
+
+def test_an_error_whose_text_cannot_be_made_is_told_all_the_same():
+    assert in_full(Odd()) == "Odd: (its text cannot be made: KeyError)"
+    error = ValueError("v")
+    vars(error)["__notes__"] = 5
+    assert in_full(error) == "ValueError: (its text cannot be made: TypeError)"

@@ -50,9 +50,10 @@ def test_a_failed_device_keeps_its_own_words():
         report(loss=torch.ones(1, device="meta"))
 
 
-def test_a_step_is_no_fraction(session):
-    with pytest.raises(TypeError):
-        report(0.5, loss=1.0)
+@pytest.mark.parametrize("step", [0.5, "x"])
+def test_a_step_is_no_fraction(step, session):
+    with pytest.raises(CourseError, match=f"report got {step!r} as a step. A step is one whole"):
+        report(step, loss=1.0)
 
 
 @pytest.mark.parametrize("step", [None, 3, np.int64(3), torch.tensor(3)])
