@@ -115,6 +115,7 @@ def raises(line):
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_that_asks_for_a_gpu_is_told_what_to_write(line, monkeypatch):
     monkeypatch.setattr("linecache.getline", lambda *_: line)
+    monkeypatch.setattr("sys.argv", ["kernel.py", "-f", "kernel.json"])
     with pytest.raises(RankError) as caught:
         launch(raises, line, ranks=1, device="cpu")
     told = str(caught.value).splitlines()[-1]
