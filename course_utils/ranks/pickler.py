@@ -76,8 +76,11 @@ class Pickler(cloudpickle.CloudPickler):
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
-        root = str(kind.__module__).partition(".")[0]
-        if reduce := self.by_type.get(kind) or BY_NAME.get((root, kind.__name__)):
+        reduce = self.by_type.get(kind)
+        if reduce is None:
+            package = str(kind.__module__).partition(".")[0]
+            reduce = BY_NAME.get((package, kind.__name__))
+        if reduce is not None:
             return reduce(value)
         if isinstance(value, FunctionType | type | ModuleType):
             return self._definition(value)

@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.storage import TypedStorage
 
 LARGE = 1 << 20  # bytes; a tensor of fewer is copied, because a mapped one cannot be resized
-HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class Tensors:
@@ -39,15 +38,18 @@ class Tensors:
         self.storages: dict[int, StorageBytes] = {}  # by the address of what C++ knows as one
 
     def tensor(self, tensor: Tensor) -> Any:
-        if self.call and tensor.is_leaf and any(getattr(tensor, name) for name in HOOKS):
+        has_hooks = tensor._backward_hooks or tensor._post_accumulate_grad_hooks
+        if self.call and has_hooks and tensor.is_leaf:
             raise TypeError("a tensor has hooks, which cannot be sent: register them in a rank")
-        values = tensor.detach()
-        if values.device.type == "xla":
-            values = values.cpu()
-        elif _is_small_view(values):
-            values = values.clone()
-        elif not vars(tensor):
+        is_away = tensor.device.type == "xla"
+        is_part = _is_small_view(tensor)
+        if not (is_away or is_part or vars(tensor)):
             return NotImplemented
+        values = tensor.detach()
+        if is_away:
+            values = values.cpu()
+        elif is_part:
+            values = values.clone()
         if isinstance(tensor, Parameter):
             values = Parameter(values, tensor.requires_grad)
         else:
