@@ -162,10 +162,10 @@ class Joining:
 
         asked = inspect.signature(self.torchs_init).bind(*args, **kwargs).arguments
         if self.expected and dist.is_initialized():
-            self.expected = False
             if asked.get("store") is None:
                 self._take(asked)
                 return
+            self.expected = False
             self.destroy()  # and meet over the function's own store
 
         # Elsewhere nobody holds a store for the ranks, so rank 0 is to open one.
@@ -186,6 +186,7 @@ class Joining:
         _check_that_it_agrees(asked, str(self.joined), self.rank, self.ranks)
         if asked.get("timeout") is not None:
             distributed_c10d._set_pg_timeout(asked["timeout"])
+        self.expected = False
 
     def destroy(self, group: dist.ProcessGroup | None = None) -> None:
         from torch.distributed import distributed_c10d

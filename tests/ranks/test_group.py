@@ -36,6 +36,15 @@ def test_what_launch_has_joined_may_be_joined_once_more(backend):
     assert own.results == [2, 2]
 
 
+def test_who_was_refused_may_ask_again():
+    def train():
+        with pytest.raises(RuntimeError, match="asks for backend"):
+            dist.init_process_group("nccl")
+        return joined("gloo")
+
+    assert launch(train, ranks=2, device="cpu").results == [2, 2]
+
+
 def test_the_functions_own_limit_of_a_collective_holds():
     def train():
         dist.init_process_group("gloo", timeout=timedelta(seconds=0.5))
