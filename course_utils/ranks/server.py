@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PACKAGE, CourseError
-from .values import File
+from .files import File
 
 ENVIRONMENT = {
     b"OPENBLAS_NUM_THREADS": b"1",  # with a pool of threads a process cannot be forked safely
@@ -202,12 +202,15 @@ def in_time(work: Callable[[], None], limit: float, interrupts: Sequence[float])
 
     thread = threading.Thread(target=fork_all, daemon=True)
     thread.start()
-    started = time.monotonic()
+    started = answered = time.monotonic()
     while thread.is_alive():
         now = time.monotonic()
-        patience = max(limit, IMPORT_SECONDS) if _is_new() else limit
+        end = answered + limit
+        if _is_new():
+            answered = now  # at the earliest: its limit begins when it has imported
+            end = started + max(limit, IMPORT_SECONDS)
         is_interrupted = interrupts and now > interrupts[0] + HEAR_SECONDS
-        if is_interrupted or now > started + patience:
+        if is_interrupted or now > end:
             break
         thread.join(HEAR_SECONDS / 4)
     if thread.is_alive():

@@ -1,8 +1,11 @@
 """The server that ranks are forked from: it is the notebook's, and a launch ends without it."""
 
 import os
+import threading
 import time
+from types import SimpleNamespace
 
+from course_utils.ranks import server
 from tests.files import ROOT, write
 from tests.kernel import eventually, gone, posix
 from tests.python import python
@@ -55,6 +58,30 @@ def test_a_server_that_cannot_import_says_why_and_the_next_launch_has_another():
     assert words in done.stdout
     assert done.stdout.endswith("[0]\n")
     assert not done.stderr
+
+
+def test_the_limit_begins_when_a_new_server_has_imported_torch(monkeypatch):
+    """Also where it has forked one rank, and others are still to come."""
+    now, is_new = 0.0, True
+    seen_new, seen_later = threading.Event(), threading.Event()
+
+    def look():
+        if is_new and now:
+            seen_new.set()
+        if not is_new:
+            seen_later.set()
+        return is_new
+
+    def fork_all():
+        nonlocal now, is_new
+        now = 10.0  # that it takes to import
+        seen_new.wait()
+        is_new = False  # the first rank is there
+        seen_later.wait()
+
+    monkeypatch.setattr(server, "_is_new", look)
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now))
+    assert server.in_time(fork_all, 2.0, []) == 12.0
 
 
 def test_the_time_limit_does_not_count_while_a_new_server_imports_torch():
