@@ -42,7 +42,7 @@ def test_whatever_lies_in_the_folder_ranks_have_the_notebooks_package(tmp_path):
 
 
 IMPORT = """
-import os, course_utils
+import os, course_utils, torch.distributed  # the server imports while the launch is under way
 os.environ["TORCH_LOGS"] = "nonsense"  # which torch reads when it is imported
 course_utils.warm_up()
 del os.environ["TORCH_LOGS"]
@@ -63,13 +63,13 @@ def test_a_server_that_cannot_import_says_why_and_the_next_launch_has_another():
 def test_the_limit_begins_when_a_new_server_has_imported_torch(monkeypatch):
     """Also where it has forked one rank, and others are still to come."""
     now, is_new = 0.0, True
-    seen_new, seen_later = threading.Event(), threading.Event()
+    seen_new, seen_later = threading.Event(), threading.Semaphore(0)
 
     def look():
         if is_new and now:
             seen_new.set()
         if not is_new:
-            seen_later.set()
+            seen_later.release()
         return is_new
 
     def fork_all():
@@ -77,7 +77,8 @@ def test_the_limit_begins_when_a_new_server_has_imported_torch(monkeypatch):
         now = 10.0  # that it takes to import
         seen_new.wait()
         is_new = False  # the first rank is there
-        seen_later.wait()
+        for _ in range(2):
+            seen_later.acquire()
 
     monkeypatch.setattr(server, "_is_new", look)
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now))
