@@ -23,13 +23,14 @@ import cloudpickle
 from cloudpickle.cloudpickle import _find_imported_submodules
 
 from ..errors import is_own_file
+from .files import LARGE
 
 if TYPE_CHECKING:
     import numpy as np
 
-LARGE = 1 << 20  # bytes of a buffer that lies beside the pickle, and keeps its mapping
 MAGIC = {"system", "getoutput", "run_line_magic", "run_cell_magic"}  # IPython's, for ! and %
 IPYTHONS_DISPLAY = "IPython.core.display_functions", "display"
+STREAMS = ("stdout", "stderr", "__stdout__", "__stderr__")
 ADVICE = {  # by what an error says
     "'generator' object": "give list(…) of it",
     "'coroutine' object": "give asyncio.run(…) of it",
@@ -57,7 +58,7 @@ class Pickler(cloudpickle.CloudPickler):
             functools.cached_property: _cached_attribute,
             MethodType: _method,
             Connection: _refuse_connection,
-            **dict.fromkeys(map(type, _streams()), _stream),
+            **{type(getattr(sys, name)): _stream for name in STREAMS},
         }
         if numpy := sys.modules.get("numpy"):
             self.by_type[numpy.memmap] = _mapped_array
@@ -221,15 +222,12 @@ BY_NAME = {  # of classes that may not have been imported
 }
 
 
-def _streams() -> dict[Any, str]:
-    """The notebook's, for which a rank has its own."""
-    names = ("stdout", "stderr")
-    return {getattr(sys, before + name + before): name for name in names for before in ("__", "")}
-
-
 def _stream(value: Any) -> Any:
-    name = _streams().get(value)
-    return (getattr, (sys, name)) if name else NotImplemented
+    """Of the notebook's a rank has its own."""
+    for name in STREAMS:
+        if value is getattr(sys, name):
+            return getattr, (sys, name)
+    return NotImplemented
 
 
 def _mapped_array(array: np.memmap) -> Any:

@@ -15,9 +15,9 @@ import psutil
 
 from ..errors import CourseError
 from ..style import plural
+from .files import File
 from .rank import begin
 from .server import fork
-from .values import File
 
 FILES, FILES_OF_EACH = 24, 6  # that a launch opens in this process, and for each of the others
 FINISH_SECONDS = 2.0  # in which a process that has returned or raised may end as Python does

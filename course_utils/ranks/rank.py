@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 from ..errors import Frame
 from . import group, program, state, values
 from .failures import raised_by
+from .files import File
 from .spans import recorder
-from .values import File
 from .wire import (
     At,
     Failure,

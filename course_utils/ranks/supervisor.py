@@ -22,12 +22,13 @@ from ..errors import RankError
 from ..pictures.live import LivePlot
 from ..timeline import Span, Timeline
 from .failures import died, in_full, raised_by
+from .files import File
 from .left_out import LeftOut
 from .output import Output, Status
 from .processes import Worker, end_all, forked, interrupt
 from .run import Run
 from .server import HEAR_SECONDS, in_time, warm_up
-from .values import File, unpack
+from .values import unpack
 from .whereabouts import Whereabouts
 from .wire import (
     At,
@@ -40,14 +41,10 @@ from .wire import (
     Task,
     WithoutThese,
 )
-from .words import RanksAt, failed, too_late
+from .words import ALONE, RanksAt, failed, too_late
 
 INTERRUPT_SECONDS = 2.0  # in which a rank may end after an interrupt, as a script after Ctrl+C
 POLL_SECONDS = 1.0  # at most that the supervisor listens before it looks at its limits
-ALONE = (
-    "No rank has sent anything to another, so each has trained a model of its own. If they were to "
-    "train one, wrap it in DDP, or tell Trainer or Fabric devices={}."
-)
 SETTLE_SECONDS = 0.1  # in which other ranks may be heard before the first cause is named
 
 

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.storage import TypedStorage
 
-LARGE = 1 << 20  # bytes; a tensor of fewer is copied, because a mapped one cannot be resized
+from .files import LARGE
 
 
 class Tensors:

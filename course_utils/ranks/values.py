@@ -10,16 +10,13 @@ import mmap
 import os
 import pickle
 import sys
-import tempfile
-from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing import reduction
 from typing import Any, NamedTuple
 
 from ..errors import CourseError
 from ..limits import usable_memory
 from ..style import size
-from .pickler import LARGE, Pickler, why_not
+from .files import LARGE, File
+from .pickler import Pickler, why_not
 
 ALIGN = 64  # bytes
 
@@ -30,31 +27,6 @@ class CannotBeSent(CourseError):
     def __init__(self, refusal: str, why: str) -> None:
         super().__init__(f"{refusal}: {why}")
         self.why = why
-
-
-class File:
-    """A file without a name; among the arguments of a new process, it is open there, too."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    @classmethod
-    def new(cls) -> File:
-        if hasattr(os, "memfd_create"):
-            with suppress(OSError):  # where a container forbids it
-                return cls(os.memfd_create("values"))
-        with tempfile.TemporaryFile() as file:
-            return cls(os.dup(file.fileno()))
-
-    def __reduce__(self) -> tuple[Callable, tuple]:
-        return _inherited, (reduction.DupFd(self.descriptor),)
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
-
-
-def _inherited(duplicate: Any) -> File:
-    return File(duplicate.detach())
 
 
 class Parcel(NamedTuple):

@@ -16,8 +16,9 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from ..errors import Frame
+from .files import File
 from .state import State
-from .values import File, Parcel
+from .values import Parcel
 
 LOCKED_SECONDS = 0.1  # in which another thread has sent what it is sending
 

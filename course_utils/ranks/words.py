@@ -11,6 +11,11 @@ from .advice import advice
 from .run import Run
 from .wire import Failure
 
+ALONE = (
+    "No rank has sent anything to another, so each has trained a model of its own. If they were to "
+    "train one, wrap it in DDP, or tell Trainer or Fabric devices={}."
+)
+
 
 class Activity(NamedTuple):
     """What a rank does, in the words for one and for several."""

@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from typing import Any, TextIO
 
 from ..ranks import program, state
+from ..ranks.files import File
 from ..ranks.rank import Outcome, close, run
-from ..ranks.values import File
 from ..ranks.wire import Printed, Session, Task, WithoutThese, current, set_session
 from .debug import wait_for_device
 
