@@ -63,22 +63,21 @@ def test_a_server_that_cannot_import_says_why_and_the_next_launch_has_another():
 def test_the_limit_begins_when_a_new_server_has_imported_torch(monkeypatch):
     """Also where it has forked one rank, and others are still to come."""
     now, is_new = 0.0, True
-    seen_new, seen_later = threading.Event(), threading.Semaphore(0)
+    states = (0.0, True), (10.0, True), (10.0, False)
+    looked_at = {state: threading.Semaphore(0) for state in states}
 
     def look():
-        if is_new and now:
-            seen_new.set()
-        if not is_new:
-            seen_later.release()
+        looked_at[now, is_new].release()
         return is_new
 
     def fork_all():
         nonlocal now, is_new
+        looked_at[0.0, True].acquire()
         now = 10.0  # that it takes to import
-        seen_new.wait()
+        looked_at[10.0, True].acquire()
         is_new = False  # the first rank is there
         for _ in range(2):
-            seen_later.acquire()
+            looked_at[10.0, False].acquire()
 
     monkeypatch.setattr(server, "_is_new", look)
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now))
