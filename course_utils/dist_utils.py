@@ -2,18 +2,22 @@
 spans.
 """
 
-import gc
+import atexit
+import ctypes
 import itertools
 import json
 import os
 import platform
 import time
-from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.profiler import record_function
+
+from .joining import AGENT_STORE, ON_CPU, groups, join
+from .records import checked
 
 STEPS = itertools.count()
 _device = torch.device("cpu")
@@ -36,12 +40,14 @@ def init_distributed(
     global _device
     if "RANK" not in os.environ:  # torchrun did not start it: a world of one rank
         os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", AGENT_STORE: "False"}
     if device is None:
         here = torch.accelerator.current_accelerator(check_available=True)
         # mps has no collectives
         device = "cpu" if here is None or here.type == "mps" else here.type
     _device = torch.device(device)
+    if device == "cpu":
+        os.environ |= ON_CPU
     if device not in ("cpu", "tpu"):  # TorchTPU gives each process a TPU of its own, tpu:0
         rank, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
         count = torch.get_device_module(device).device_count()
@@ -54,12 +60,16 @@ def init_distributed(
             )
         torch.accelerator.set_device_index(rank)
         _device = torch.device(device, rank)
-    if init_group:
-        dist.init_process_group(
-            dist.get_default_backend_for_device(_device),
-            timeout=None if timeout is None else timedelta(seconds=timeout),
-            device_id=None if device in ("cpu", "tpu") else _device,
-        )
+    backend = dist.get_default_backend_for_device(_device) if init_group else None
+    join(backend, _device, timeout, "init_distributed")
+    atexit.register(_end)
+
+
+def _end() -> None:
+    """See to it that no thread of a group asks for Python's lock when Python is gone: it aborts."""
+    for group in groups():  # which Python would free, and wait for their threads
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    time.sleep(0.1)  # for what they still free of the last collective
 
 
 def leave_distributed(result: object = None) -> None:
@@ -67,9 +77,7 @@ def leave_distributed(result: object = None) -> None:
     if result is not None and os.environ["RANK"] == "0":
         print("result:", result)
     if dist.is_initialized():  # the function may have left
-        # torch may abort where a group goes while a model, or another rank, still has it.
-        gc.collect()
-        dist.barrier()
+        dist.barrier()  # torch may abort where a group goes while another rank still has it
         dist.destroy_process_group()
 
 
@@ -78,17 +86,14 @@ def pick() -> torch.device:
     return _device
 
 
-def report(step: int | None = None, **values: float) -> None:
+def report(step: int | None = None, **values: Any) -> None:
     """Add a line of JSON to this rank's file, runs/rank0.jsonl and so on; rank 0 prints it, too."""
+    step, numbers = checked(step, values, TypeError)
     rank = dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
-    numbers = {}
-    for name, value in values.items():
-        if isinstance(value, torch.Tensor):  # whose float() would warn of its gradient
-            value = value.item()
-        numbers[name] = float(value)
     number = next(STEPS)
-    step = number if step is None else int(step)
-    line = json.dumps(dict(rank=rank, step=step, time=time.time(), **numbers))
+    if step is None:
+        step = number
+    line = json.dumps({"rank": rank, "step": step, "time": time.time()} | numbers)
     file = Path("runs", f"rank{rank}.jsonl")
     file.parent.mkdir(exist_ok=True)
     with file.open("a") as out:

@@ -1,6 +1,8 @@
 """The errors a learner can meet, shown with the cell's line and without our own frames."""
 
+import functools
 import linecache
+import os
 import sys
 import sysconfig
 import traceback
@@ -9,7 +11,8 @@ from typing import Any
 
 Frame = tuple[str, int, str]  # file, line, function
 PACKAGE = str(Path(__file__).parent)
-NOT_USER_CODE = ("<", PACKAGE, sysconfig.get_paths()["stdlib"])
+INSTALLED = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
+PACKAGES = {"site-packages", "dist-packages"}
 
 
 class CourseError(Exception):
@@ -101,4 +104,31 @@ def own_frames(frames: list[Frame]) -> list[Frame]:
 
 
 def is_own_file(file: str) -> bool:
-    return "site-packages" not in file and not file.startswith(NOT_USER_CODE)
+    return not file.startswith(("<", PACKAGE)) and not is_installed(file)
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file or folder is Python's own, or a package manager has put it there."""
+    if path.startswith(INSTALLED) or not PACKAGES.isdisjoint(Path(path).parts):
+        return True
+    for folder in map(os.path.abspath, sys.path):
+        if path == folder and _modules_of_packages(folder):
+            return True
+        if path.startswith(f"{folder}/"):
+            top = path[len(folder) + 1 :].partition("/")[0].partition(".")[0]
+            if top in _modules_of_packages(folder):
+                return True
+    return False
+
+
+@functools.cache
+def _modules_of_packages(folder: str) -> set[str]:
+    """What pip has put into this folder of sys.path, as it does by `--target`."""
+    found: set[str] = set()
+    for info in Path(folder).glob("*.dist-info"):
+        from importlib import metadata
+
+        package = metadata.PathDistribution(info)
+        found |= {*(package.read_text("top_level.txt") or "").split()}
+        found |= {file.parts[0].partition(".")[0] for file in package.files or ()}
+    return found

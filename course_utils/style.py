@@ -8,10 +8,10 @@ beside it.
 import html
 import math
 import re
-import reprlib
 from functools import cache
 from typing import Any
 
+from . import records
 from .errors import CourseError
 
 ROLE = {
@@ -75,21 +75,8 @@ def alt(text: str) -> str:
 
 
 def as_float(value: Any, name: str = "value") -> float:
-    """A number of Python, NumPy or torch as a float, beyond the range of floats as inf or -inf.
-
-    Raises CourseError with this name where it is no number.
-    """
-    if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1:
-        value = value.item()  # float(tensor) would warn of its gradient
-    try:
-        return float(value)
-    except OverflowError:  # an int of Python
-        return math.inf if value > 0 else -math.inf
-    except (TypeError, ValueError, RuntimeError):
-        raise CourseError(
-            f"{name}={reprlib.repr(value)} is no number: give one, as in {name}=0.5, or a tensor "
-            "of one element."
-        ) from None
+    """`records.as_float`, which raises a CourseError."""
+    return records.as_float(value, name, CourseError)
 
 
 def number(value: float) -> str:

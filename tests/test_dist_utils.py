@@ -5,7 +5,6 @@ import warnings
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from course_utils import LivePlot, dist_utils, report
 
@@ -24,7 +23,8 @@ def test_a_rank_takes_a_device_of_its_own_or_raises(option, count, kind, took, g
     gpus(count, kind)
     joined = []
     monkeypatch.setattr(torch.accelerator, "set_device_index", joined.append)
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, **more: joined.append(backend))
+    monkeypatch.setattr(dist_utils, "join", lambda backend, *more: joined.append(backend))
+    monkeypatch.setattr(dist_utils, "ON_CPU", {})
     for name, value in {"RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     if "has" in took:

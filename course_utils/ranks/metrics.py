@@ -5,20 +5,13 @@ reads. Elsewhere, in the notebook and in a rank's child processes, it does nothi
 """
 
 import multiprocessing
-import operator
 import os
-import reprlib
 import time
 from typing import Any
 
 from ..errors import CourseError
-from ..style import as_float
+from ..records import checked
 from .wire import current
-
-WRITE = (
-    "A step is one whole number, and a value has a name: report(loss=0.5), report(10, loss=0.5), "
-    "of a dict report(**values)."
-)
 
 
 def report(step: int | None = None, **values: Any) -> None:
@@ -35,25 +28,15 @@ def report(step: int | None = None, **values: Any) -> None:
         CourseError: a value has no name, is not one number, or its name is `rank` or `time`; the
             message says what to write.
     """
-    if step is not None:
-        if not values:
-            raise CourseError(f"report got {reprlib.repr(step)} without a name. {WRITE}")
-        try:
-            step = operator.index(step)
-        except TypeError:
-            raise CourseError(f"report got {reprlib.repr(step)} as a step. {WRITE}") from None
-    for name in ("rank", "time"):
-        if name in values:
-            raise CourseError(f"report got {name}=, which each record has by itself. {WRITE}")
-    record: dict[str, Any] = {name: as_float(value, name) for name, value in values.items()}
-
+    step, record = checked(step, values, CourseError)
     session = current()
     if session is not None:
         number = next(session.numbers)
         if step is None:
             step = number
         seconds = time.perf_counter() - session.started
-        session.records.append(dict(rank=session.rank, time=seconds, step=step, **record))
+        own: dict[str, Any] = {"rank": session.rank, "time": seconds, "step": step}
+        session.records.append(own | record)
     elif _is_of_torchrun():
         from .. import dist_utils  # which imports torch
 

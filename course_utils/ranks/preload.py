@@ -27,6 +27,7 @@ import torch.distributed.launcher
 import torch.distributed.pipelining
 import torch.distributed.tensor
 
+from course_utils import joining
 from course_utils.ranks import nested, program, rank, state, tensors
 
 if find_spec("tqdm"):

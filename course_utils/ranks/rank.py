@@ -78,7 +78,7 @@ def main(ranks: list[int], connection: Connection, task: Task, file: File | None
         left_out = state.restore(task.state, task.threads, **numbers)
         if left_out:
             session.send(WithoutThese([*left_out]))
-        group.join(rank, task.ranks, task.device, task.backend, task.timeout)
+        group.join(rank, task.device, task.backend, task.timeout)
         recorder.start_recording(task.device)
         signal.signal(signal.SIGINT, _interrupt)
 

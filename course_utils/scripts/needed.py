@@ -1,278 +1,260 @@
-"""What a notebook's function needs to run elsewhere: statements of cells, imports, files."""
+"""What a notebook's function needs to run elsewhere: code as text, values by value.
+
+Imports and definitions are those of the cells. A plain value is written as it is now. Any other
+comes from its statement, if that makes the same value in a process of its own; else from a file.
+"""
 
 import ast
 import builtins
-import enum
-import json
+import io
 import os
+import re
 import sys
-import tempfile
-import traceback
 import types
-from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path, PurePath
-from typing import Any, NoReturn
+from collections.abc import Iterator
+from typing import Any
 
-from ..errors import CourseError, RankError
-from ..machine import rank_accelerator
-from ..ranks import launch
-from .cells import Statement, history, of_the_process
-from .fingerprint import ONLY_HERE, Fingerprint, place_of
-from .modules import Modules, imported, is_installed, is_of_course, refuse
+import torch
 
-MOST_SECONDS = 120  # that the statements may take, all together
-SCALARS = (type(None), bool, int, float, bytes)
-CONTAINERS = (tuple, list, dict, set)
+from ..errors import CourseError
+from .cells import Statement, statements
+from .copies import COURSE, Copies, imported, refuse
+from .facts import Part, facts, is_definition, parts_of, references
+from .files import MARK, Files
+from .literals import SCALARS, assigns, import_lines, literal
+from .trial import VALUES, Failure, Piece, tried
+
+LOAD, SETTINGS = "the values", "the settings"  # pieces that are no name's
+CODE = (types.FunctionType, types.BuiltinFunctionType, type)
+FIXED = (".__bases__", ".__code__")
+# What cells set for all that follows, beside torch's settings.
+OF_PROCESS = re.compile(
+    r"(?m)^\s*(os\.environ(\[.*\] *=|\.(update|setdefault|pop)\(| *\|=)"
+    r"|warnings\.(filterwarnings|simplefilter)\(|logging\.(basicConfig|disable|captureWarnings)\("
+    r"|[\w.()'\"]+\.(setLevel|addFilter|addHandler)\(|torch\.backends\.)"
+)
+# Not this: torchrun sets it for each rank, as a launch does.
+OF_TORCHRUN = re.compile(r"\b(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_(ADDR|PORT))\b")
 
 
 class Needed:
-    """What a call needs: statements, each after those that it uses; imports; files."""
+    """What a call needs, each piece after those that it uses.
 
-    def __init__(self, namespace: dict[str, Any], changed: set[str]) -> None:
-        """changed: names of which the statements that changed their values are needed, too."""
-        self.namespace = {"os": os} | namespace  # which the Python of %env uses
-        self.bindings, self.changes = history(namespace)
-        self.changed = changed
-        self.joins = False  # the process group by itself
-        self.used_by: dict[str, str] = {}  # names of the notebook's, in the order of the script
-        self.statements: dict[object, str] = {}  # in this order
+    Args:
+        namespace: of the notebook.
+        saved: names of the values that come from a file; more may be added.
+        changed: parts of definitions that are not what their statements make; more may be added.
+    """
+
+    def __init__(self, namespace: dict[str, Any], saved: set[str], changed: set[Part]) -> None:
+        namespace.setdefault("os", os)  # which the Python of %env uses
+        self.namespace, self.saved, self.changed = namespace, saved, changed
+        self.statements = statements(namespace)
+        self.used_by: dict[str, str] = {}  # names of the notebook's
         self.imports: dict[str, str] = {}  # by the name that each binds
-        self.modules = Modules()
-        for statement in of_the_process(self.namespace):
-            self._take(statement.text.split("\n")[0], statement, statement.text)
-        for statement in self.bindings.values():  # it holds for all that follows
-            if isinstance(statement.node, ast.ImportFrom) and statement.node.module == "__future__":
-                self.imports |= dict.fromkeys(statement.binds, statement.text)
+        self.pieces: dict[str, Piece] = {}  # by a statement's text, or by the name that they bind
+        self.made: dict[str, str] = {}  # the key of the piece that makes a name
+        self.copies = Copies()
+        self._set_process()
+
+    def _set_process(self) -> None:
+        """What a launch takes along of the process beside values."""
+        for name, value in self.namespace.items():
+            if type(value).__module__ == "__future__":
+                self.imports[name] = f"from __future__ import {name}"
+        lines = [f"torch.{call}({now})" for call, now, usual in _settings() if now != usual]
+        if lines:
+            self.imports["torch"] = "import torch"
+            self.pieces[SETTINGS] = Piece("\n".join(lines))
+        for statement in self.statements:
+            text = statement.text
+            for_itself = isinstance(statement.node, ast.For) or not statement.binds
+            if for_itself and OF_PROCESS.search(text) and not OF_TORCHRUN.search(text):
+                self._take(statement, "the script")
 
     def expression(self, value: Any) -> str:
-        """What stands for it in the script: a literal, a name of the notebook's, or how it is made.
-
-        Raises:
-            CourseError: there is no such thing.
-        """
-        if (text := literal(value)) is not None:
+        """What stands for it in the script: a literal, a name, or a method of one."""
+        if text := literal(value):
             return text
-        if name := self._name_of(value):
-            self.add(name, "the call")
-            return name
-        if isinstance(value, enum.Enum) and value.name in type(value).__members__:
-            return f"{self.expression(type(value))}.{value.name}"
-        if isinstance(value, PurePath):
-            self.imports["pathlib"] = "import pathlib"
-            kind = "Path" if isinstance(value, Path) else type(value).__name__
-            return f"pathlib.{kind}({literal(str(value))})"
-        if isinstance(value, types.MethodType):
-            owner, name = value.__self__, value.__name__
-            if getattr(owner, name, None) == value:  # a lambda has another one there
-                return f"{self.expression(owner)}.{name}"
-        place = (value.__name__, "") if isinstance(value, types.ModuleType) else place_of(value)
-        if place and (text := self._from(*place)):
-            return text
-        raise CourseError(
-            f"export knows no name for {value!r:.60}: write name = … at the top of a cell, and "
-            "give the name."
-        )
-
-    def _name_of(self, value: Any) -> str | None:
-        """A function's own name, else the first public one that a cell bound to this object."""
-        own = getattr(value, "__name__", None)
-        names = [name for name in self.bindings if self.namespace.get(name) is value]
-        return own if own in names else min(names, key=lambda name: name[0] == "_", default=None)
-
-    def _from(self, module: str, name: str) -> str | None:
-        """`module.name`, and the import of the module; None where its name is another value's."""
-        taken = self.namespace.get(module.partition(".")[0])
-        if is_of_course(module):
-            root = name.partition(".")[0]
-            module, _ = self.modules.beside(module, root or None, root or module, "the call")
+        own = getattr(value, "__name__", "argument")
+        names = [name for name, bound in self.namespace.items() if bound is value]
+        if own in names:
+            name = own
+        elif names:
+            name = min(names, key=lambda name: name[0] == "_")
+        elif isinstance(value, types.MethodType) and getattr(value.__self__, own, None) == value:
+            return f"{self.expression(value.__self__)}.{own}"
+        elif isinstance(value, (*CODE, types.MethodType)) and not _is_importable(value):
+            raise CourseError(
+                f"export knows no name for {value!r:.60}: write name = … at the top of a cell, and "
+                "give the name."
+            )
         else:
-            self.modules.bring(module, "the call")
-        if taken is not None and not isinstance(taken, types.ModuleType):
-            return None
-        self.imports[module] = f"import {module}"
-        return f"{module}.{name}".rstrip(".")
+            name = own
+            while name in self.namespace:
+                name += "_"
+            self.namespace[name] = value
+        self.add(name, "the call")
+        return name
 
     def add(self, name: str, used_by: str) -> None:
-        """Take the statement that made `name` what it is, after those of all names that it uses."""
+        """Take what makes `name` what it is, after all that this uses."""
         if name == "get_ipython":
             refuse(name, used_by, "a line that begins with % or ! runs in a notebook only")
-        statement = self.bindings.get(name)
+        value = self.namespace.get(name)
+        statement = next((one for one in reversed(self.statements) if name in one.binds), None)
         missing = name not in self.namespace or (statement is None and hasattr(builtins, name))
-        if name in self.used_by or name.startswith("__") or missing:
+        if missing or name in self.used_by or name.startswith("__"):
             return
         self.used_by[name] = used_by
-
-        if statement and isinstance(statement.node, ast.Import | ast.ImportFrom):
-            self._import(name, statement.node)
+        if self._import(name, value):
             return
-        value = self.namespace[name]
-        constant = literal(value)
-        if constant is None or (statement and _assigns(statement.node, constant)):
+        if is_definition(value):
             if statement is None:
                 why = "no statement at the top of a cell makes it; write one, and run it"
                 refuse(name, used_by, why)
-            self._take(name, statement, statement.text)
-            for change in self.changes[name] if name in self.changed else ():
-                self._take(name, change, id(change))  # the same one twice, where it ran twice
-        else:  # changed since, or made by the machine
-            self.statements[name] = f"{name} = {constant}"
-        # The order of the script: a name stands after those that it uses.
-        self.used_by[name] = self.used_by.pop(name)
+            self.made[name] = self._take(statement, name)
+            self._change(name, parts_of(value))
+        elif name not in self.saved and (text := literal(value)):
+            is_written = statement is not None and assigns(statement.node, text)
+            self.made[name] = name
+            self.pieces[name] = Piece(statement.text if is_written else f"{name} = {text}")
+        elif name not in self.saved and statement is not None and name not in statement.uses:
+            self.made[name] = self._take(statement, name)
+        else:
+            self.saved.add(name)
+            self._load(name)
 
-    def _take(self, name: str, statement: Statement, key: object) -> None:
-        """Write a statement, once for each key, after those of all names that it uses."""
-        for used in self.bindings:
-            if used in statement.uses:
-                self.add(used, name)
-        for used in sorted(statement.uses - self.bindings.keys()):
-            self.add(used, name)
-        text = self.modules.rewritten(statement.text, "", name)
-        if text != statement.text:
-            used_by = self.used_by.get(name, "the script")
-            refuse(name, used_by, "it imports from course_utils; do so at the top of a cell")
-        self.statements[key] = text
-        words = (
-            getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(statement.node)
-        )
-        self.joins |= "init_process_group" in words
+    def _take(self, statement: Statement, used_by: str) -> str:
+        """Write it once, however many names it binds; its key."""
+        for used in sorted(statement.uses):
+            self.add(used, used_by)
+        text = self.copies.rewritten(statement.text, used_by)
+        self.pieces.setdefault(statement.text, Piece(text, statement.line))
+        return statement.text
 
-    def _import(self, name: str, node: ast.Import | ast.ImportFrom) -> None:
-        """The import of this name; where it is the course's own, from the file that is copied."""
-        for module, attribute, known_as in imported(node, ""):
-            if known_as == "*":
-                known_as = attribute = name
-            if known_as == name or known_as.startswith(f"{name}."):
-                line = self.modules.line(module, attribute, known_as, self.used_by[name])
-                self.imports[known_as] = line
-        for submodule in self.bindings:
-            if submodule.startswith(f"{name}."):
-                self.imports[submodule] = f"import {submodule}"
+    def _change(self, name: str, parts: dict[str, Any]) -> None:
+        """Write what has been changed of a definition since its statement ran."""
+        for part in sorted(self.changed):
+            if part.name == name:
+                place = name + part.place
+                text = f"del {place}"
+                if part.place in parts:
+                    text = f"{place} = {self.expression(parts[part.place])}"
+                self.pieces[place] = Piece(text)
 
-    def check(self, code: str, called: str) -> set[str]:
-        """Run the script up to its `main`, and refuse what it makes otherwise than the kernel.
+    def _load(self, name: str) -> None:
+        if LOAD not in self.pieces:
+            for saved in sorted(self.saved):
+                needs = references(self.namespace[saved], self.namespace)
+                for used in sorted(needs.names):
+                    self.add(used, saved)
+                for module in sorted(needs.modules):
+                    self.copies.bring(module, None, saved)
+            load = f"{COURSE}.kernel_values", "load_values", "load_values"
+            self.imports["load_values"] = self.copies.line(*load, "the script")
+            self.pieces[LOAD] = Piece("kernel_values = load_values(__file__, globals())")
+        self.made[name] = name
+        self.pieces[name] = Piece(f'{name} = kernel_values["{name}"]')
 
-        The result: names of which the statements that changed their values may help.
-        """
-        names = [*self.used_by]
-        result = _in_a_process(code, self.modules.files, names, called)
-        untried = {name for name in names if self.changes[name]} - self.changed
-        if isinstance(result, str):
-            if untried:
-                return untried
-            raise CourseError(f"{called} cannot be exported: {result}")
+    def _import(self, name: str, value: Any) -> bool:
+        """Whether imports make it, which are taken: those of the cells, or else by its place."""
+        found = [
+            place
+            for statement in self.statements
+            for place in imported(statement.node)
+            if place[2].partition(".")[0] == name and _gives(*place, value)
+        ]
+        if not found and isinstance(value, types.ModuleType):
+            found = [(value.__name__, None, name)]
+        elif not found and isinstance(value, CODE) and _is_importable(value):
+            found = [(value.__module__, value.__name__, name)]
+        for module, attribute, known_as in found:
+            line = self.copies.line(module, attribute, known_as, self.used_by[name])
+            self.imports[known_as] = line
+        return bool(found)
 
-        values = {name: self.namespace[name] for name in names}
-        found = Fingerprint(values | _process(), self.modules.moved).difference(result)
-        if found is None:
-            return set()
-        if found[0] not in untried:
-            self._refuse(*found, called)
-        return {found[0]}
+    def files(self, script: str) -> Files:
+        """What lies beside the script of this name."""
+        values = {name: self.namespace[name] for name in self.made if name in self.saved}
+        file = {f"{script}{VALUES}": _saved(values, self.used_by)} if values else {}
+        return {**self.copies.files, **file}
 
-    def _refuse(self, name: str, path: str, here: str, there: str, called: str) -> NoReturn:
-        used_by = self.used_by.get(name, called)
-        if name in _process():
-            raise CourseError(
-                f"{called} cannot be exported: {name} has set {here} in this kernel, and {there} "
-                "in the script. Call it at the top of a cell, or in the function."
-            )
-        if here == ONLY_HERE:
-            refuse(name, used_by, f"{path} is {here}; make it in the function")
-        differs = f"{path} is {here:.200} in this kernel, and {there:.200} where only the script's"
-        refuse(
-            name,
-            used_by,
-            f"{differs} statements have run. Run its cell again, put what changed it there, or "
-            "make it in the function, from a file if only this kernel has it",
-        )
+    def agrees(self, called: str) -> bool:
+        """Whether the pieces make what the kernel has; else `saved` and `changed` have more now."""
+        values = {name for name in self.made if not is_definition(self.namespace[name])}
+        pieces = {"the imports": Piece(import_lines(self.imports))} | self.pieces
+        made = tried(pieces, self.files("script"), [*self.made], called)
+        if isinstance(made, Failure):
+            names = {name for name, key in self.made.items() if key == made.key}
+            if not names or names & self.saved or names - values:
+                raise CourseError(
+                    f"{called} cannot be exported: {made.words}. Do this in the function."
+                )
+            self.saved |= names
+            return False
+        ours = facts(self.namespace, [*self.made])
+        differ = [
+            part
+            for part in ours.parts | made.parts
+            if ours.parts.get(part) is None or ours.parts.get(part) != made.parts.get(part)
+        ]
+        saved = {*self.saved}
+        for part in differ:
+            self._correct(part, is_saved=part.name in saved)
+        shared = {name for name in values if not isinstance(self.namespace[name], SCALARS)}
+        if differ or ours.together == made.together or shared <= self.saved:
+            return not differ
+        self.saved |= shared  # in one file they stay the same objects
+        return False
+
+    def _correct(self, part: Part, *, is_saved: bool) -> None:
+        name, place = part
+        if not place and not is_saved:
+            self.saved.add(name)
+            for statement in self.statements:  # one that stays would bind it again
+                if statement.text in self.pieces and name in statement.binds:
+                    self.saved |= statement.binds & self.made.keys()
+        elif place.startswith(".") and place not in FIXED and part not in self.changed:
+            self.changed.add(part)
+        else:
+            used_by = self.used_by[name]
+            why = f"{name}{place} is not what its statement makes; put there what changed it"
+            refuse(name, used_by, f"{why}, and run it")
 
 
-def _in_a_process(
-    code: str, files: dict[str, str], names: list[str], called: str
-) -> Fingerprint | str:
-    """What the code makes of the names, or why it cannot, in a process that ran nothing else."""
-    here, counts = rank_accelerator()
-    device = here if here != "tpu" and 1 in counts else "cpu"
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), files)
-        how: dict[str, Any] = {"device": device, "init_group": False, "show": False}
+def _saved(values: dict[str, Any], used_by: dict[str, str]) -> bytes:
+    """In torch's format, with what cells define by its name."""
+    for name, value in values.items():
         try:
-            run = launch(_run, code, folder, names, ranks=1, time_limit=MOST_SECONDS, **how)
-        except RankError as error:
-            raise CourseError(
-                f"{called} cannot be exported: the statements that it needs do not end well within "
-                f"{MOST_SECONDS} s in a process of their own. Do such work in the function.\n"
-                f"{error}"
-            ) from None
-    return run.results[0]
+            torch.save(value, io.BytesIO())
+        except Exception as error:
+            why = f"it cannot be saved ({type(error).__name__}: {error}); make it in the function"
+            refuse(name, used_by[name], why)
+    file = io.BytesIO()
+    torch.save(values | {"made by": MARK}, file)
+    return file.getvalue()
 
 
-def write(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+def _settings() -> Iterator[tuple[str, str, str]]:
+    """(how to set it, what it is now, what it is in a new process) of torch's settings."""
+    yield "set_default_dtype", repr(torch.get_default_dtype()), "torch.float32"
+    yield "set_default_device", f'"{torch.get_default_device().type}"', '"cpu"'
+    yield "set_float32_matmul_precision", f'"{torch.get_float32_matmul_precision()}"', '"highest"'
+    yield "set_deterministic_debug_mode", repr(torch.get_deterministic_debug_mode()), "0"
+    yield "set_grad_enabled", repr(torch.is_grad_enabled()), "True"
+    yield "autograd.set_detect_anomaly", repr(torch.is_anomaly_enabled()), "False"
 
 
-def _run(code: str, folder: str, names: list[str]) -> Fingerprint | str:
-    """In a process of its own: what the statements make of the names, or why they cannot."""
-    import torch
-
-    sys.path[:] = [folder, *filter(is_installed, sys.path)]
-    torch.set_default_dtype(torch.float32)
-    torch.set_float32_matmul_precision("highest")
-    torch.use_deterministic_algorithms(False)
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        exec(compile(code, "script", "exec"), vars(main))
-    except BaseException as error:
-        steps = traceback.extract_tb(error.__traceback__)
-        lines = [step.lineno or 0 for step in steps if step.filename == "script"]
-        lines += [error.lineno or 0] if isinstance(error, SyntaxError) else []
-        text = code.split("\n")[lines[0] - 1].strip()
-        return (
-            f"where nothing else has run, {text} raises {type(error).__name__}: {error}. Run the "
-            "cells of what it uses before it, or do this in the function."
-        )
-    return Fingerprint({name: vars(main).get(name) for name in names} | _process())
+def _gives(module: str, attribute: str | None, known_as: str, value: Any) -> bool:
+    """Whether this import makes the name stand for this value."""
+    found = sys.modules.get(module if known_as != module else module.partition(".")[0])
+    if attribute is not None:
+        found = getattr(found, attribute, None)
+    return found is value
 
 
-def _process() -> dict[str, Any]:
-    """What a launch takes along of the process, beside values, by the function that sets it."""
-    import torch
-
-    return {
-        "torch.set_default_dtype": torch.get_default_dtype(),
-        "torch.set_float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "torch.use_deterministic_algorithms": torch.get_deterministic_debug_mode(),
-    }
-
-
-def _assigns(node: ast.stmt, constant: str) -> bool:
-    """Whether the statement assigns just this literal."""
-    wanted = ast.parse(constant, mode="eval").body
-    return isinstance(node, ast.Assign) and ast.dump(node.value) == ast.dump(wanted)
-
-
-def literal(value: Any) -> str | None:
-    """The expression of a plain value, or of a container of plain values; None for any other."""
-    if type(value) is str:
-        return json.dumps(value, ensure_ascii=False)
-    if type(value) is float and repr(value) in ("inf", "-inf", "nan"):
-        return f'float("{value}")'
-    if type(value) not in (*SCALARS, *CONTAINERS):
-        return None
-    with suppress(ValueError, SyntaxError):
-        if ast.literal_eval(repr(value)) == value:
-            return repr(value)
-    return None
-
-
-def namespace_of(function: Callable) -> dict[str, Any]:
-    """That of the cells that define it; for a module's function, that of the notebook."""
-    for code in (function, type(function).__call__, getattr(function, "__init__", None)):
-        own = getattr(code, "__globals__", {})
-        if own.get("__name__") == "__main__":
-            return own
-    return vars(sys.modules["__main__"])
+def _is_importable(value: Any) -> bool:
+    if value.__module__ == "__main__":
+        return False
+    return getattr(sys.modules.get(value.__module__), value.__name__, None) is value

@@ -1,21 +1,25 @@
 """`export`: fills the texts beside this file with what a notebook's function needs."""
 
+from __future__ import annotations
+
 import inspect
-import re
 import shlex
 import textwrap
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
-from .needed import Needed, literal, namespace_of, write
+from ..ranks.call import check
+from .cells import namespace_of
+from .files import MARK, Files, write
+from .jobs import SUFFIXES, job
+from .literals import import_lines, literal
 
-HERE = Path(__file__).parent
-MARK = "Exported from a notebook"
-SUFFIXES = {"slurm": ".sbatch", "kubernetes": ".yaml"}
+if TYPE_CHECKING:
+    from .needed import Needed
+
 OWN = {  # names of the script itself, with their imports
     "argparse": "import argparse",
     "init_distributed": "from dist_utils import init_distributed",
@@ -46,18 +50,19 @@ def export(
 ) -> Path:
     """Write what `launch(function, *args, …)` would run as a script of plain torch.
 
-    It runs under `python` and `torchrun`, and has the statements of the cells that the function
-    needs. These are run once, in a process of their own, and what they make is compared with what
-    this kernel has, which is what a launch would send. A plain value that was changed since its
-    cell ran is written as it is now; anything else that differs is refused by its name.
+    It runs under `python` and `torchrun`. Imports, functions and classes are written as they stand
+    in the cells, and plain values as they are now. Of any other value its statement is written, if
+    that makes the same value once more: it is run once, in a process of its own. Else the value
+    goes into a file beside the script, train.values.pt beside train.py. What cannot is refused by
+    its name: a closure, or a base of a class, that its statement does not make any more.
 
-    What cells set for the whole process goes along, such as `torch.set_default_dtype(…)`,
-    `warnings.filterwarnings(…)`, `os.environ[…] = …` and `%env`; a seed does not, nor does it with
-    `launch`. Of what a function that cells call has set, export sees torch's default dtype,
-    precision of matrix products and deterministic algorithms, and refuses; the rest it cannot see.
+    What cells set for the whole process goes along, too: `%env` and `os.environ[…] = …`, filters of
+    warnings, loggers, and of torch its default dtype and device, precision of matrix products,
+    deterministic algorithms, anomaly detection, and whether gradients are recorded. A seed does
+    not, nor does it with `launch`.
 
-    Beside the script lie `dist_utils.py` and the modules that it imports from the notebook's folder
-    and from this course. Numbers, texts and truth values among the arguments become options of its
+    Beside the script lie the package `dist_utils` and the modules that it imports from the
+    notebook's folder. Numbers, texts and truth values among the arguments become options of its
     command line.
 
     Args:
@@ -69,14 +74,17 @@ def export(
         device: "cpu", "cuda", …: the default of the script's option --device. None: the script
             takes the accelerators of each host, or its CPU where it has none.
         timeout: seconds that a collective waits for the other ranks; by default torch's own.
-        init_group: False leaves `torch.distributed.init_process_group()` to the function.
+        init_group: False leaves `torch.distributed.init_process_group()` to the function, for
+            another group than `launch` would join.
         jobs: other files to write, of "slurm" (for sbatch) and "kubernetes" (a TrainJob of
-            Kubeflow Trainer 2).
+            Kubeflow Trainer 2, which has the files in it).
 
     Raises:
         CourseError: the script would compute with something else than a launch; the message says
             what differs, and what to do.
     """
+    from .needed import Needed  # which imports torch
+
     path = Path(path).expanduser()
     each = _ranks_of_a_host(ranks, nodes)
     if wrong := {*jobs} - {*SUFFIXES}:
@@ -84,45 +92,47 @@ def export(
     while isinstance(function, partial):
         args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
         function = function.func
+    check(function, args, kwargs, set())
 
-    kind = str(device).partition(":")[0] if device else None
-    bound = _bound(function, args, kwargs)
+    bound = inspect.signature(function).bind(*args, **kwargs)
     options = _options(bound)
-    namespace = namespace_of(inspect.unwrap(function))
-    changed: set[str] = set()
+    namespace = {**namespace_of(inspect.unwrap(function))}
+    needed = Needed(namespace, set(), set())
     while True:
-        needed = Needed(namespace, changed)
+        known = len(needed.saved), len(needed.changed)
         callee = needed.expression(function)
         given = _given(needed, bound)
-        how = f", timeout={timeout}" if timeout else ""
-        if not init_group or needed.joins:
-            how += ", init_group=False"
-        script = _script(
-            needed,
-            callee,
-            given,
-            title=_title(function, callee),
-            options=options,
-            file=path.name,
-            each=each,
-            hosts=max(nodes, 2),
-            device=literal(kind),
-            how=how,
-        )
-        more = needed.check(script.rpartition("\n\n\n")[0], callee)
-        if not more:
+        complete = known == (len(needed.saved), len(needed.changed))
+        if complete and needed.agrees(callee):
             break
-        changed |= more
+        needed = Needed(namespace, needed.saved, needed.changed)
 
-    copies = needed.modules.files
-    if path.name in copies:
+    kind = str(device).partition(":")[0] if device else None
+    how = f", timeout={timeout}" if timeout else ""
+    beside = needed.files(path.stem)
+    if path.name in beside:
         raise CourseError(f"the script imports another {path.name}: give it another name.")
-    files = {path.name: script} | {file: f"# {MARK}.\n{text}" for file, text in copies.items()}
+    script = _script(
+        needed,
+        callee,
+        given,
+        options,
+        beside=", ".join(sorted({file.partition("/")[0] for file in beside})),
+        title=_title(function, callee),
+        file=shlex.quote(path.name),
+        each=each,
+        hosts=max(nodes, 2),
+        device=literal(kind),
+        how=how if init_group else f"{how}, init_group=False",
+    )
+    files: Files = {path.name: script}
+    for name, text in beside.items():
+        files[name] = text if isinstance(text, bytes) else f"# {MARK}.\n{text}"
     job_files = {
-        path.stem + SUFFIXES[job]: _job(job, path, files, each, nodes, kind or "cuda")
-        for job in jobs
+        path.stem + SUFFIXES[one]: job(one, path, files, each, nodes, kind or "cuda")
+        for one in jobs
     }
-    _write(path.parent, files | job_files)
+    write(path.parent, files | job_files)
     return path
 
 
@@ -130,20 +140,17 @@ def _script(
     needed: Needed,
     callee: str,
     given: list[tuple[str, str]],
-    *,
     options: list[tuple[inspect.Parameter, Any]],
     **texts: Any,
 ) -> str:
     """The text of the script, in which the notebook's names come before its own."""
     own = _own_names(needed)
     call = f"{own['result']} = {_call(callee, given, own['args'])}"
-    copied = {file.partition("/")[0] for file in needed.modules.files}
-    return _filled(
-        "script",
-        imports="\n".join(_imports({*needed.imports.values()})),
-        code="".join(f"\n\n\n{text}" for text in needed.statements.values()),
-        copied=", ".join(sorted(copied)),
-        options="\n".join(f"    {_option(*option, own)}" for option in options),
+    template = Path(__file__).with_name("script.txt").read_text("utf-8")
+    return template.format(
+        imports=import_lines(needed.imports),
+        code="".join(f"\n\n\n{piece.text}" for piece in needed.pieces.values()),
+        options="".join(f"    {_option(*option, own)}\n" for option in options),
         call=textwrap.indent(call, "    "),
         **texts,
         **own,
@@ -165,26 +172,6 @@ def _ranks_of_a_host(ranks: int, nodes: int) -> int:
     return ranks // nodes
 
 
-def _bound(function: Callable, args: tuple, kwargs: dict) -> inspect.BoundArguments:
-    signature = inspect.signature(function)
-    try:
-        return signature.bind(*args, **kwargs)
-    except TypeError as error:
-        name = getattr(function, "__name__", repr(function))
-        raise CourseError(f"{name}{signature} cannot be called so: {error}.") from None
-
-
-def _imports(lines: Iterable[str]) -> list[str]:
-    """__future__ first, then modules, then parts of modules, those of one together."""
-    parts = defaultdict(list)
-    for line in sorted(lines):
-        start, _, names = line.partition("import ")
-        parts[start].append(names)
-    modules = [f"import {name}" for name in parts.pop("", [])]
-    others = [f"{start}import {', '.join(names)}" for start, names in parts.items()]
-    return sorted(modules + others, key=lambda line: ("__future__" not in line, line[0] == "f"))
-
-
 def _own_names(needed: Needed) -> dict[str, str]:
     """What the script calls its own, and their imports; a name of the notebook's stays as it is."""
     names = {}
@@ -199,26 +186,6 @@ def _own_names(needed: Needed) -> dict[str, str]:
         elif line:
             needed.imports[known_as] = f"{line} as {known_as}"
     return names
-
-
-def _write(folder: Path, files: dict[str, str]) -> None:
-    """Write all files, or none where one would replace something else than an earlier export."""
-    new = {}
-    for name, text in files.items():
-        old = folder / name
-        kept = old.read_text(errors="replace") if old.exists() else MARK
-        if f"# {MARK}.\n{kept}" == text:  # the module itself, which lies there
-            continue
-        if MARK not in kept:
-            raise CourseError(
-                f"{old} is there already, and is no export: take another folder, or remove it."
-            )
-        new[name] = text
-    write(folder, new)
-
-
-def _filled(template: str, **values: Any) -> str:
-    return (HERE / f"{template}.txt").read_text().format(**values)
 
 
 def _options(bound: inspect.BoundArguments) -> list[tuple[inspect.Parameter, Any]]:
@@ -268,31 +235,3 @@ def _option(parameter: inspect.Parameter, value: Any, own: dict[str, str]) -> st
         takes_float = float in (parameter.annotation, type(parameter.default))
         how = f"type={'float' if takes_float else type(value).__name__}"
     return f'{own["parser"]}.add_argument("--{name}", {how}, default={literal(value)})'
-
-
-def _job(kind: str, path: Path, files: dict[str, str], each: int, nodes: int, device: str) -> str:
-    """What a cluster asks for beside the script.
-
-    It names the device, so that a node with a broken driver fails. A TrainJob has the files in its
-    command, as Kubeflow's own SDK sends a function.
-    """
-    copies = ""
-    for name, text in files.items():
-        if "/" in name:
-            copies += f"mkdir -p {shlex.quote(str(Path(name).parent))}\n"
-        copies += f"cat > {shlex.quote(name)} <<'END_OF_FILE'\n{text}END_OF_FILE\n"
-    # Kubernetes takes lower-case letters, digits and hyphens, a letter first.
-    job = re.sub("[^a-z0-9]+", "-", path.stem.lower()).lstrip("-0123456789").rstrip("-") or "job"
-    on_cpu = device == "cpu"
-    return _filled(
-        kind,
-        stem=path.stem,
-        job=job,
-        nodes=nodes,
-        each=each,
-        device=device,
-        script=shlex.quote(path.name),
-        cpus=each if on_cpu else 4 * each,  # some for the workers of a DataLoader
-        off="#" if on_cpu else "",
-        files=textwrap.indent(copies, " " * 8).rstrip(),
-    )

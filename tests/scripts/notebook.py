@@ -13,12 +13,13 @@ import sys
 import textwrap
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from course_utils import launch
-from course_utils.scripts.modules import is_installed
+from course_utils.errors import is_installed
 from tests.files import ROOT, cells
 
 
@@ -35,7 +36,10 @@ class Notebook:
     """
 
     def __init__(self, *cells: str) -> None:
-        self.values = {"__name__": "__main__", "In": [""], "get_ipython": lambda: self}
+        self.module = ModuleType("__main__")
+        self.values = vars(self.module)
+        self.values |= {"In": [""], "get_ipython": lambda: self}
+        sys.modules["__main__"] = self.module
         for cell in cells:
             self.run(cell)
 
@@ -44,7 +48,8 @@ class Notebook:
         name = f"<cell {id(self)} {len(self.values['In'])}>"
         linecache.cache[name] = len(cell), None, cell.splitlines(keepends=True), name
         self.values["In"].append(cell)
-        exec(compile(cell, name, "exec", dont_inherit=True), self.values)
+        for node in ast.parse(cell).body:  # each by itself, as IPython does
+            exec(compile(ast.Module([node], []), name, "exec", dont_inherit=True), self.values)
 
     def run_cell_magic(self, magic: str, line: str, body: str) -> None:
         """What IPython makes of %%time."""

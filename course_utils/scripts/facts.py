@@ -1,0 +1,174 @@
+"""What names stand for, as digests that another process can compare: a value, or each part of a
+definition, which is a function or a class of the notebook's.
+"""
+
+import dis
+import functools
+import hashlib
+import pickle
+from collections.abc import Iterator
+from contextlib import suppress
+from types import CodeType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from cloudpickle import CloudPickler
+from torch.storage import TypedStorage, UntypedStorage
+
+from .copies import in_the_script
+
+FUNCTIONS = FunctionType | functools._lru_cache_wrapper
+ONLY_LAYOUT = {"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}  # of bytecode
+JUMPS = {*dis.hasjrel, *dis.hasjabs}
+FOLLOWS = {  # attributes of a class that follow from the others, or from where it stands
+    "__abstractmethods__",
+    "__annotations__",
+    "__dataclass_fields__",
+    "__dataclass_params__",
+    "__dict__",
+    "__doc__",
+    "__firstlineno__",
+    "__module__",
+    "__slotnames__",
+    "__static_attributes__",
+    "__weakref__",
+    "_abc_impl",
+    "_value2member_map_",
+}
+
+
+class Part(NamedTuple):
+    """A name of the notebook's, and where in its definition: "" for a value."""
+
+    name: str
+    place: str
+
+
+class Facts(NamedTuple):
+    """Digests; None for what cannot be described, such as a lock."""
+
+    parts: dict[Part, bytes | None]
+    together: bytes | None  # of all values: objects that they share are no equal ones
+
+
+def facts(namespace: dict[str, Any], names: list[str]) -> Facts:
+    parts, values = {}, []
+    for name in names:
+        value = namespace.get(name)
+        if is_definition(value):
+            for place, part in parts_of(value).items():
+                parts[Part(name, place)] = _digest(part, namespace)
+        else:
+            parts[Part(name, "")] = _digest(value, namespace)
+            values.append(value)
+    return Facts(parts, _digest(values, namespace))
+
+
+def is_definition(value: Any) -> bool:
+    return isinstance(value, FUNCTIONS | type) and value.__module__ == "__main__"
+
+
+def parts_of(definition: Any) -> dict[str, Any]:
+    """By places: `.lr` is an attribute, `__defaults__` of a function is one, too."""
+    if isinstance(definition, type):
+        parts = {
+            f".{name}": value
+            for name, value in vars(definition).items()
+            if name not in FOLLOWS and not isinstance(value, MemberDescriptorType)
+        }
+        return {".__bases__": definition.__bases__} | parts
+    if isinstance(definition, FunctionType):
+        variables = definition.__code__.co_freevars
+        attributes = ("__code__", "__defaults__", "__kwdefaults__")
+        parts = {f".{name}": getattr(definition, name) for name in attributes}
+        for name, cell in zip(variables, definition.__closure__ or (), strict=True):
+            with suppress(ValueError):  # it is still empty
+                parts[f"'s variable {name}"] = cell.cell_contents
+        return parts | {f".{name}": value for name, value in vars(definition).items()}
+    return {"'s function": definition.__wrapped__, "'s size": definition.cache_parameters()}
+
+
+class References(NamedTuple):
+    """What the script has to have for a value: names of the notebook's, and modules."""
+
+    names: set[str]
+    modules: set[str]
+
+
+def references(value: Any, namespace: dict[str, Any]) -> References:
+    description = _Description(namespace)
+    with suppress(Exception):  # whatever an object says when it is asked for its state
+        description.dump(value)
+    return description.references
+
+
+def _digest(value: Any, namespace: dict[str, Any]) -> bytes | None:
+    description = _Description(namespace)
+    try:
+        description.dump(value)
+    except Exception:  # whatever an object says when it is asked for its state
+        return None
+    return description.hash.digest()
+
+
+class _Description(pickle._Pickler):
+    """A pickle of what a launch would send, but for what differs between two processes."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+        self.references = References(set(), set())
+        self.hash = hashlib.sha256()
+        self.dispatch_table = CloudPickler.dispatch_table
+        super().__init__(SimpleNamespace(write=self.hash.update), 5)  # ty: ignore
+
+    def memoize(self, value: Any) -> None:
+        if not isinstance(value, str | bytes):  # equal ones may be one object, or several
+            super().memoize(value)  # ty: ignore[missing-attribute]
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, ModuleType):
+            return self._by_name(value.__name__, "")
+        if isinstance(value, FUNCTIONS | type):
+            module, name = value.__module__, value.__qualname__
+            if module == "__main__" and _is_at(self.namespace, name, value):
+                self.references.names.add(name.partition(".")[0])
+                return name
+            if module == "__main__" or "<" in name:  # of another function, or a lambda
+                return str, (name,), parts_of(value)
+            return self._by_name(module, name)
+        if isinstance(value, CodeType):
+            return str, (value.co_name,), [value.co_varnames, *_steps(value)]
+        if isinstance(value, functools.cached_property):
+            return str, (value.attrname,), value.func
+        if isinstance(value, set | frozenset):
+            return str, ("a set",), sorted(value, key=repr)
+        if isinstance(value, TypedStorage):
+            return str, (str(value.dtype),), value._untyped_storage
+        if isinstance(value, UntypedStorage):
+            data = torch.empty(0, dtype=torch.uint8).set_(value.cpu())
+            return str, (hashlib.sha256(data.numpy()).hexdigest(),)
+        return NotImplemented
+
+    def save_global(self, value: Any, name: str | None = None) -> None:
+        self.save(name)  # ty: ignore[missing-attribute]
+
+    def _by_name(self, module: str, name: str) -> str:
+        self.references.modules.add(module)
+        return f"{in_the_script(module)}.{name}"
+
+
+def _steps(code: CodeType) -> Iterator[tuple[str, Any]]:
+    """What the code does; not how Python calls what the same cell imports."""
+    for step in dis.get_instructions(code):
+        if step.opcode in JUMPS:
+            yield step.opname, None
+        elif step.opname not in ONLY_LAYOUT:
+            value = in_the_script(step.argval) if step.opname == "IMPORT_NAME" else step.argval
+            yield step.opname.replace("LOAD_METHOD", "LOAD_ATTR"), value
+
+
+def _is_at(namespace: dict[str, Any], name: str, value: Any) -> bool:
+    first, *rest = name.split(".")
+    with suppress(AttributeError):
+        return functools.reduce(getattr, rest, namespace.get(first)) is value
+    return False

@@ -1,0 +1,42 @@
+"""Text of the script: plain values as the expressions that make them, and its imports."""
+
+import ast
+import json
+from collections import defaultdict
+from contextlib import suppress
+from typing import Any
+
+SCALARS = (type(None), bool, int, float, str, bytes)
+CONTAINERS = (tuple, list, dict, set)
+
+
+def literal(value: Any) -> str | None:
+    """The expression of a plain value, or of a container of plain values; None for any other."""
+    if type(value) is str:
+        return json.dumps(value, ensure_ascii=False)
+    if type(value) is float and repr(value) in ("inf", "-inf", "nan"):
+        return f'float("{value}")'
+    if type(value) not in (*SCALARS, *CONTAINERS):
+        return None
+    with suppress(ValueError, SyntaxError):
+        if ast.literal_eval(repr(value)) == value:
+            return repr(value)
+    return None
+
+
+def assigns(node: ast.stmt, constant: str) -> bool:
+    """Whether the statement assigns just this literal."""
+    wanted = ast.parse(constant, mode="eval").body
+    return isinstance(node, ast.Assign) and ast.dump(node.value) == ast.dump(wanted)
+
+
+def import_lines(imports: dict[str, str]) -> str:
+    """__future__ first, then modules, then parts of modules, those of one together."""
+    parts = defaultdict(list)
+    for line in sorted({*imports.values()}):
+        start, _, names = line.partition("import ")
+        parts[start].append(names)
+    modules = [f"import {name}" for name in parts.pop("", [])]
+    others = [f"{start}import {', '.join(names)}" for start, names in parts.items()]
+    lines = sorted(modules + others, key=lambda line: ("__future__" not in line, line[0] == "f"))
+    return "\n".join(lines)

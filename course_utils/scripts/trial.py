@@ -1,0 +1,63 @@
+"""A script's statements, run once where nothing else has run: what they make."""
+
+import sys
+import tempfile
+import types
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import CourseError, RankError, is_installed
+from ..machine import rank_accelerator
+from ..ranks import launch
+from .facts import Facts, facts
+from .files import Files, write
+
+MOST_SECONDS = 120  # that the statements may take, all together
+VALUES = ".values.pt"  # how the file of values ends, which has the script's name
+
+
+class Piece(NamedTuple):
+    """A piece of the script, and its first line in its cell."""
+
+    text: str
+    line: int = 1
+
+
+class Failure(NamedTuple):
+    """The piece that raises, and what it does, in words."""
+
+    key: str
+    words: str
+
+
+def tried(pieces: dict[str, Piece], files: Files, names: list[str], called: str) -> Facts | Failure:
+    """What the pieces make of these names, one after the other, or which one raises."""
+    here, counts = rank_accelerator()
+    device = here if here != "tpu" and 1 in counts else "cpu"
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), files)
+        how: dict[str, Any] = {"device": device, "init_group": False, "show": False}
+        try:
+            run = launch(_run, pieces, folder, names, ranks=1, time_limit=MOST_SECONDS, **how)
+        except RankError as error:
+            raise CourseError(
+                f"{called} cannot be exported: the statements that it needs do not end well within "
+                f"{MOST_SECONDS} s in a process of their own. Do such work in the function.\n"
+                f"{error}"
+            ) from None
+    return run.results[0]
+
+
+def _run(pieces: dict[str, Piece], folder: str, names: list[str]) -> Facts | Failure:
+    sys.path[:] = [folder, *filter(is_installed, sys.path)]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = f"{folder}/script.py"
+    for key, piece in pieces.items():
+        try:
+            # On the lines of its cell, which some code knows.
+            exec(compile("\n" * (piece.line - 1) + piece.text, "script", "exec"), vars(main))
+        except BaseException as error:
+            first = piece.text.strip().split("\n")[0]
+            words = f"where nothing else has run, {first} raises {type(error).__name__}: {error}"
+            return Failure(key, words)
+    return facts(vars(main), names)
