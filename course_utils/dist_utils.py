@@ -16,11 +16,12 @@ import torch
 import torch.distributed as dist
 from torch.profiler import record_function
 
-from .joining import AGENT_STORE, ON_CPU, groups, join
+from .joining import AGENT_STORE, ON_CPU, groups, join, replace
 from .records import checked
 
 STEPS = itertools.count()
 _device = torch.device("cpu")
+replace()  # before a script's other modules import torch's functions by name
 
 
 def init_distributed(

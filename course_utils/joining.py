@@ -30,15 +30,32 @@ def join(backend: str | None, device: torch.device, timeout: float | None, calle
     timeout: seconds that a collective may wait; None: torch's own.
     caller: who joins here, as errors call it.
     """
-    joining = Joining(caller)
+    replace()
+    _joining.begin(caller)
     if backend is not None:
-        joining.init(
+        _joining.init(
             backend,
             timeout=None if timeout is None else timedelta(seconds=timeout),
             device_id=None if device.type in ("cpu", "tpu") else device,
         )
-        joining.expected = True
-    joining.replace()
+        _joining.expected = True
+
+
+@functools.cache
+def replace() -> None:
+    """Put functions in place of torch's, which are torch's until this process calls `join`."""
+    torchs_init, torchs_destroy = _joining.torchs_init, _joining.torchs_destroy
+
+    @functools.wraps(torchs_init)
+    def init(*args: Any, **kwargs: Any) -> None:
+        (_joining.init if _joining.caller else torchs_init)(*args, **kwargs)
+
+    @functools.wraps(torchs_destroy)
+    def destroy(group: dist.ProcessGroup | None = None) -> None:
+        (_joining.destroy if _joining.caller else torchs_destroy)(group)
+
+    for module in (dist, distributed_c10d, device_mesh):
+        vars(module).update(init_process_group=init, destroy_process_group=destroy)
 
 
 def groups() -> list[Any]:
@@ -47,28 +64,19 @@ def groups() -> list[Any]:
 
 
 class Joining:
-    """torch's two functions where a caller has joined a group, or leaves that to the function."""
+    """torch's two functions where a caller has joined a group, or leaves that to the function; and
+    as they are, where nobody has called `join`.
+    """
 
-    def __init__(self, caller: str) -> None:
-        self.caller = caller
+    def __init__(self) -> None:
+        self.caller = ""
         self.expected = False  # that the function joins, too, what is joined already
         self.joins: Counter[str] = Counter()  # over the stores at these ports
-        self.held = os.environ["MASTER_PORT"] if os.environ.get(AGENT_STORE) == "True" else None
         self.torchs_init, self.torchs_destroy = dist.init_process_group, dist.destroy_process_group
 
-    def replace(self) -> None:
-        """Put them in place of torch's."""
-
-        @functools.wraps(self.torchs_init)
-        def init(*args: Any, **kwargs: Any) -> None:
-            self.init(*args, **kwargs)
-
-        @functools.wraps(self.torchs_destroy)
-        def destroy(group: dist.ProcessGroup | None = None) -> None:
-            self.destroy(group)
-
-        for module in (dist, distributed_c10d, device_mesh):
-            vars(module).update(init_process_group=init, destroy_process_group=destroy)
+    def begin(self, caller: str) -> None:
+        self.caller = caller
+        self.held = os.environ["MASTER_PORT"] if os.environ.get(AGENT_STORE) == "True" else None
 
     def init(self, *args: Any, **kwargs: Any) -> None:
         asked = inspect.signature(self.torchs_init).bind(*args, **kwargs).arguments
@@ -133,3 +141,6 @@ def _port(url: str) -> str:
     if url.startswith("env:"):
         return os.environ.get("MASTER_PORT", "")
     return str(urlsplit(url).port)
+
+
+_joining = Joining()

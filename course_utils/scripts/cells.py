@@ -2,8 +2,6 @@
 
 import ast
 import linecache
-import os
-import re
 import symtable
 import sys
 from collections.abc import Callable, Iterator
@@ -75,22 +73,17 @@ def _end(node: ast.stmt) -> int:
 
 
 def _of_magic(node: ast.stmt) -> str | None:
-    """The Python of %env, or after a line such as %%time, of the calls that IPython makes."""
+    """The Python after a line such as %%time, of the call that IPython makes."""
     match node:
         case ast.Expr(
             ast.Call(
                 func=ast.Attribute(attr="run_cell_magic" | "run_line_magic"),
                 args=[ast.Constant(magic), *_, ast.Constant(str(body))],
             )
-        ):
-            if magic in PYTHON_MAGICS:
-                from IPython.core.inputtransformer2 import TransformerManager
+        ) if magic in PYTHON_MAGICS:
+            from IPython.core.inputtransformer2 import TransformerManager
 
-                return TransformerManager().transform_cell(body)
-            sets = re.match(r"\s*(\w+)(=|\s+\S)", body)
-            if magic in ("env", "set_env") and sets:
-                name = sets[1]
-                return f"import os\nos.environ[{name!r}] = {os.environ.get(name, '')!r}"
+            return TransformerManager().transform_cell(body)
     return None
 
 

@@ -14,7 +14,7 @@ from ..errors import CourseError, is_installed
 
 COURSE = __name__.partition(".")[0]
 PACKAGE = Path(__file__).parents[1]
-IMPORTS_IT = re.compile(rf"(?m)^(\s*(?:from|import)\s+){COURSE}\b")
+IMPORTS_IT = re.compile(rf"^(\s*(?:from|import)\s+){COURSE}\b")
 OWN = ("pick", "report", "span")  # which dist_utils has for a script
 STAND_INS = {  # for the course's modules that have these for a notebook
     ("machine", "pick"): "from . import pick\n",
@@ -58,13 +58,17 @@ class Copies:
         """The source of a statement or a module, with what it imports of the course imported from
         the files beside the script.
         """
-        for node in ast.walk(ast.parse(text)):
+        lines = text.split("\n")
+        nodes = [*ast.walk(ast.parse(text))]
+        for node in (one for one in nodes if isinstance(one, ast.Import | ast.ImportFrom)):
             for module, attribute, _ in imported(node, package):
                 place = self.bring(module, attribute, used_by)
                 if place != module:
                     why = f"it has to be: from {place} import {attribute}"
                     refuse(f"from {module} import {attribute}", used_by, why)
-        return IMPORTS_IT.sub(r"\1dist_utils", text)
+            first = node.lineno - 1
+            lines[first] = IMPORTS_IT.sub(r"\1dist_utils", lines[first])
+        return "\n".join(lines)
 
     def bring(self, module: str, attribute: str | None, used_by: str) -> str:
         """Copy a module, or the attribute that is one, if it is the course's or lies with the
@@ -88,6 +92,8 @@ class Copies:
             self.files[file] = text
         elif not inner.startswith(PLAIN):
             why = "it is a tool of this course for the notebook; take it out of there"
+            if module == COURSE:
+                why = "import by its name what a script has, as in from course_utils import report"
             refuse(attribute or module, used_by, why)
         elif file not in self.files:
             self._add_packages(file)

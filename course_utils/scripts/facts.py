@@ -6,6 +6,7 @@ import dis
 import functools
 import hashlib
 import pickle
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from types import CodeType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
@@ -18,6 +19,7 @@ from torch.storage import TypedStorage, UntypedStorage
 from .copies import in_the_script
 
 FUNCTIONS = FunctionType | functools._lru_cache_wrapper
+PLAIN = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict)
 ONLY_LAYOUT = {"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}  # of bytecode
 JUMPS = {*dis.hasjrel, *dis.hasjabs}
 FOLLOWS = {  # attributes of a class that follow from the others, or from where it stands
@@ -69,14 +71,7 @@ def is_definition(value: Any) -> bool:
 
 
 def parts_of(definition: Any) -> dict[str, Any]:
-    """By places: `.lr` is an attribute, `__defaults__` of a function is one, too."""
-    if isinstance(definition, type):
-        parts = {
-            f".{name}": value
-            for name, value in vars(definition).items()
-            if name not in FOLLOWS and not isinstance(value, MemberDescriptorType)
-        }
-        return {".__bases__": definition.__bases__} | parts
+    """By places: `.lr` is an attribute of a class, `.fit.__defaults__` of its function."""
     if isinstance(definition, FunctionType):
         variables = definition.__code__.co_freevars
         attributes = ("__code__", "__defaults__", "__kwdefaults__")
@@ -85,7 +80,29 @@ def parts_of(definition: Any) -> dict[str, Any]:
             with suppress(ValueError):  # it is still empty
                 parts[f"'s variable {name}"] = cell.cell_contents
         return parts | {f".{name}": value for name, value in vars(definition).items()}
-    return {"'s function": definition.__wrapped__, "'s size": definition.cache_parameters()}
+    if isinstance(definition, functools._lru_cache_wrapper):
+        return {"'s function": definition.__wrapped__, "'s size": definition.cache_parameters()}
+    parts = {".__bases__": definition.__bases__, ".__class__": type(definition)}
+    for name, value in vars(definition).items():
+        if name in FOLLOWS or isinstance(value, MemberDescriptorType):
+            continue
+        own_name = f"{definition.__qualname__}.{name}"
+        if isinstance(value, FunctionType | type) and value.__qualname__ == own_name:
+            inside = parts_of(value)
+            parts |= {f".{name}{place}": part for place, part in inside.items()}
+        else:
+            parts[f".{name}"] = value
+    return parts
+
+
+def is_importable(value: Any) -> bool:
+    """Whether every process has it by its name in its module."""
+    with suppress(AttributeError, KeyError):
+        found: Any = sys.modules[value.__module__]
+        for name in value.__qualname__.split("."):
+            found = getattr(found, name)
+        return found is value and value.__module__ != "__main__"
+    return False
 
 
 class References(NamedTuple):
@@ -126,14 +143,17 @@ class _Description(pickle._Pickler):
             super().memoize(value)  # ty: ignore[missing-attribute]
 
     def reducer_override(self, value: Any) -> Any:
+        if type(value) in PLAIN:
+            return NotImplemented
         if isinstance(value, ModuleType):
             return self._by_name(value.__name__, "")
         if isinstance(value, FUNCTIONS | type):
             module, name = value.__module__, value.__qualname__
-            if module == "__main__" and _is_at(self.namespace, name, value):
+            if module == "__main__":  # a file has it by this name
                 self.references.names.add(name.partition(".")[0])
+            if module == "__main__" and self.namespace.get(name) is value:
                 return name
-            if module == "__main__" or "<" in name:  # of another function, or a lambda
+            if module == "__main__" or not is_importable(value):
                 return str, (name,), parts_of(value)
             return self._by_name(module, name)
         if isinstance(value, CodeType):
@@ -165,10 +185,3 @@ def _steps(code: CodeType) -> Iterator[tuple[str, Any]]:
         elif step.opname not in ONLY_LAYOUT:
             value = in_the_script(step.argval) if step.opname == "IMPORT_NAME" else step.argval
             yield step.opname.replace("LOAD_METHOD", "LOAD_ATTR"), value
-
-
-def _is_at(namespace: dict[str, Any], name: str, value: Any) -> bool:
-    first, *rest = name.split(".")
-    with suppress(AttributeError):
-        return functools.reduce(getattr, rest, namespace.get(first)) is value
-    return False

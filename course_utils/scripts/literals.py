@@ -31,12 +31,15 @@ def assigns(node: ast.stmt, constant: str) -> bool:
 
 
 def import_lines(imports: dict[str, str]) -> str:
-    """__future__ first, then modules, then parts of modules, those of one together."""
+    """__future__ first, then what replaces torch's functions for all imports after it; modules, and
+    parts of modules, those of one together.
+    """
     parts = defaultdict(list)
     for line in sorted({*imports.values()}):
         start, _, names = line.partition("import ")
         parts[start].append(names)
     modules = [f"import {name}" for name in parts.pop("", [])]
     others = [f"{start}import {', '.join(names)}" for start, names in parts.items()]
-    lines = sorted(modules + others, key=lambda line: ("__future__" not in line, line[0] == "f"))
+    first = ("from __future__", "from dist_utils")
+    lines = sorted(modules + others, key=lambda line: (not line.startswith(first), line[0] == "f"))
     return "\n".join(lines)

@@ -4,14 +4,10 @@ Imports and definitions are those of the cells. A plain value is written as it i
 comes from its statement, if that makes the same value in a process of its own; else from a file.
 """
 
-import ast
 import builtins
 import io
-import os
-import re
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,22 +15,15 @@ import torch
 from ..errors import CourseError
 from .cells import Statement, statements
 from .copies import COURSE, Copies, imported, refuse
-from .facts import Part, facts, is_definition, parts_of, references
+from .facts import Part, facts, is_definition, is_importable, parts_of, references
 from .files import MARK, Files
 from .literals import SCALARS, assigns, import_lines, literal
+from .process import environment_variables, sets_the_process, torch_settings
 from .trial import VALUES, Failure, Piece, tried
 
 LOAD, SETTINGS = "the values", "the settings"  # pieces that are no name's
 CODE = (types.FunctionType, types.BuiltinFunctionType, type)
-FIXED = (".__bases__", ".__code__")
-# What cells set for all that follows, beside torch's settings.
-OF_PROCESS = re.compile(
-    r"(?m)^\s*(os\.environ(\[.*\] *=|\.(update|setdefault|pop)\(| *\|=)"
-    r"|warnings\.(filterwarnings|simplefilter)\(|logging\.(basicConfig|disable|captureWarnings)\("
-    r"|[\w.()'\"]+\.(setLevel|addFilter|addHandler)\(|torch\.backends\.)"
-)
-# Not this: torchrun sets it for each rank, as a launch does.
-OF_TORCHRUN = re.compile(r"\b(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_(ADDR|PORT))\b")
+FIXED = (".__bases__", ".__class__", ".__code__", ".__slots__")
 
 
 class Needed:
@@ -47,7 +36,6 @@ class Needed:
     """
 
     def __init__(self, namespace: dict[str, Any], saved: set[str], changed: set[Part]) -> None:
-        namespace.setdefault("os", os)  # which the Python of %env uses
         self.namespace, self.saved, self.changed = namespace, saved, changed
         self.statements = statements(namespace)
         self.used_by: dict[str, str] = {}  # names of the notebook's
@@ -62,19 +50,20 @@ class Needed:
         for name, value in self.namespace.items():
             if type(value).__module__ == "__future__":
                 self.imports[name] = f"from __future__ import {name}"
-        lines = [f"torch.{call}({now})" for call, now, usual in _settings() if now != usual]
-        if lines:
+        settings, variables = [*torch_settings()], [*environment_variables(self.statements)]
+        if settings:
             self.imports["torch"] = "import torch"
-            self.pieces[SETTINGS] = Piece("\n".join(lines))
+        if variables:
+            self.imports["os"] = "import os"
+        if settings or variables:
+            self.pieces[SETTINGS] = Piece("\n".join(variables + settings))
         for statement in self.statements:
-            text = statement.text
-            for_itself = isinstance(statement.node, ast.For) or not statement.binds
-            if for_itself and OF_PROCESS.search(text) and not OF_TORCHRUN.search(text):
+            if sets_the_process(statement):
                 self._take(statement, "the script")
 
     def expression(self, value: Any) -> str:
         """What stands for it in the script: a literal, a name, or a method of one."""
-        if text := literal(value):
+        if isinstance(value, SCALARS) and (text := literal(value)):
             return text
         own = getattr(value, "__name__", "argument")
         names = [name for name, bound in self.namespace.items() if bound is value]
@@ -82,9 +71,11 @@ class Needed:
             name = own
         elif names:
             name = min(names, key=lambda name: name[0] == "_")
+        elif text := literal(value):
+            return text
         elif isinstance(value, types.MethodType) and getattr(value.__self__, own, None) == value:
             return f"{self.expression(value.__self__)}.{own}"
-        elif isinstance(value, (*CODE, types.MethodType)) and not _is_importable(value):
+        elif isinstance(value, (*CODE, types.MethodType)) and not is_importable(value):
             raise CourseError(
                 f"export knows no name for {value!r:.60}: write name = … at the top of a cell, and "
                 "give the name."
@@ -107,7 +98,7 @@ class Needed:
         if missing or name in self.used_by or name.startswith("__"):
             return
         self.used_by[name] = used_by
-        if self._import(name, value):
+        if name not in self.saved and self._import(name, value):
             return
         if is_definition(value):
             if statement is None:
@@ -120,7 +111,10 @@ class Needed:
             self.made[name] = name
             self.pieces[name] = Piece(statement.text if is_written else f"{name} = {text}")
         elif name not in self.saved and statement is not None and name not in statement.uses:
-            self.made[name] = self._take(statement, name)
+            try:
+                self.made[name] = self._take(statement, name)
+            except CourseError:  # what it uses cannot leave; its value can
+                self.saved.add(name)
         else:
             self.saved.add(name)
             self._load(name)
@@ -146,16 +140,24 @@ class Needed:
     def _load(self, name: str) -> None:
         if LOAD not in self.pieces:
             for saved in sorted(self.saved):
-                needs = references(self.namespace[saved], self.namespace)
-                for used in sorted(needs.names):
-                    self.add(used, saved)
-                for module in sorted(needs.modules):
-                    self.copies.bring(module, None, saved)
-            load = f"{COURSE}.kernel_values", "load_values", "load_values"
-            self.imports["load_values"] = self.copies.line(*load, "the script")
-            self.pieces[LOAD] = Piece("kernel_values = load_values(__file__, globals())")
+                try:
+                    self._take_references(saved)
+                except CourseError:
+                    if saved == name:  # another may not be needed any more
+                        raise
+            load = f"{COURSE}.kernel_values", "load_values", "_load_values"
+            self.imports["_load_values"] = self.copies.line(*load, "the script")
+            self.pieces[LOAD] = Piece("_kernel_values = _load_values(__file__, globals())")
         self.made[name] = name
-        self.pieces[name] = Piece(f'{name} = kernel_values["{name}"]')
+        self.pieces[name] = Piece(f'{name} = _kernel_values["{name}"]')
+
+    def _take_references(self, name: str) -> None:
+        """What the script has to have before it opens this value."""
+        needs = references(self.namespace[name], self.namespace)
+        for used in sorted(needs.names):
+            self.add(used, name)
+        for module in sorted(needs.modules):
+            self.copies.bring(module, None, name)
 
     def _import(self, name: str, value: Any) -> bool:
         """Whether imports make it, which are taken: those of the cells, or else by its place."""
@@ -163,26 +165,39 @@ class Needed:
             place
             for statement in self.statements
             for place in imported(statement.node)
-            if place[2].partition(".")[0] == name and _gives(*place, value)
+            if (place[2].partition(".")[0] == name and _gives(*place, value))
+            or _is_inside(*place, value)
         ]
         if not found and isinstance(value, types.ModuleType):
             found = [(value.__name__, None, name)]
-        elif not found and isinstance(value, CODE) and _is_importable(value):
+        elif not found and isinstance(value, CODE) and is_importable(value):
             found = [(value.__module__, value.__name__, name)]
         for module, attribute, known_as in found:
             line = self.copies.line(module, attribute, known_as, self.used_by[name])
             self.imports[known_as] = line
+        if found and not isinstance(value, (*CODE, types.ModuleType)):  # a constant
+            self.made[name] = name
         return bool(found)
 
     def files(self, script: str) -> Files:
         """What lies beside the script of this name."""
         values = {name: self.namespace[name] for name in self.made if name in self.saved}
-        file = {f"{script}{VALUES}": _saved(values, self.used_by)} if values else {}
+        file = {f"{script}{VALUES}": _saved(values | {"made by": MARK})} if values else {}
         return {**self.copies.files, **file}
 
     def agrees(self, called: str) -> bool:
         """Whether the pieces make what the kernel has; else `saved` and `changed` have more now."""
         values = {name for name in self.made if not is_definition(self.namespace[name])}
+        for name in self.made.keys() & self.saved:
+            user = self.used_by[name]
+            try:
+                _saved(self.namespace[name])
+            except Exception as error:
+                if user not in values:
+                    why = f"it cannot be saved ({type(error).__name__}: {error})"
+                    refuse(name, user, f"{why}; make it in the function")
+                self.saved.add(user)  # which then does not need it
+                return False
         pieces = {"the imports": Piece(import_lines(self.imports))} | self.pieces
         made = tried(pieces, self.files("script"), [*self.made], called)
         if isinstance(made, Failure):
@@ -202,7 +217,8 @@ class Needed:
         saved = {*self.saved}
         for part in differ:
             self._correct(part, is_saved=part.name in saved)
-        shared = {name for name in values if not isinstance(self.namespace[name], SCALARS)}
+        alone = (*SCALARS, *CODE)
+        shared = {name for name in values if not isinstance(self.namespace[name], alone)}
         if differ or ours.together == made.together or shared <= self.saved:
             return not differ
         self.saved |= shared  # in one file they stay the same objects
@@ -215,35 +231,33 @@ class Needed:
             for statement in self.statements:  # one that stays would bind it again
                 if statement.text in self.pieces and name in statement.binds:
                     self.saved |= statement.binds & self.made.keys()
-        elif place.startswith(".") and place not in FIXED and part not in self.changed:
+        elif place and part not in self.changed and self._can_be_written(part):
             self.changed.add(part)
         else:
             used_by = self.used_by[name]
             why = f"{name}{place} is not what its statement makes; put there what changed it"
             refuse(name, used_by, f"{why}, and run it")
 
+    def _can_be_written(self, part: Part) -> bool:
+        """Whether `name.place = value` sets it, and there is an expression of the value."""
+        if "'s " in part.place or part.place.endswith(FIXED):
+            return False
+        value = parts_of(self.namespace[part.name]).get(part.place)
+        is_code = hasattr(value, "__get__")  # a function, a property, a method of the class
+        return not is_code or any(bound is value for bound in self.namespace.values())
 
-def _saved(values: dict[str, Any], used_by: dict[str, str]) -> bytes:
+
+def _saved(value: Any) -> bytes:
     """In torch's format, with what cells define by its name."""
-    for name, value in values.items():
-        try:
-            torch.save(value, io.BytesIO())
-        except Exception as error:
-            why = f"it cannot be saved ({type(error).__name__}: {error}); make it in the function"
-            refuse(name, used_by[name], why)
     file = io.BytesIO()
-    torch.save(values | {"made by": MARK}, file)
+    torch.save(value, file)
     return file.getvalue()
 
 
-def _settings() -> Iterator[tuple[str, str, str]]:
-    """(how to set it, what it is now, what it is in a new process) of torch's settings."""
-    yield "set_default_dtype", repr(torch.get_default_dtype()), "torch.float32"
-    yield "set_default_device", f'"{torch.get_default_device().type}"', '"cpu"'
-    yield "set_float32_matmul_precision", f'"{torch.get_float32_matmul_precision()}"', '"highest"'
-    yield "set_deterministic_debug_mode", repr(torch.get_deterministic_debug_mode()), "0"
-    yield "set_grad_enabled", repr(torch.is_grad_enabled()), "True"
-    yield "autograd.set_detect_anomaly", repr(torch.is_anomaly_enabled()), "False"
+def _is_inside(module: str, attribute: str | None, known_as: str, value: Any) -> bool:
+    """Whether it imports a module inside of this one, which then has it as an attribute."""
+    is_module = isinstance(value, types.ModuleType) and attribute is None
+    return is_module and module.startswith(f"{value.__name__}.")
 
 
 def _gives(module: str, attribute: str | None, known_as: str, value: Any) -> bool:
@@ -252,9 +266,3 @@ def _gives(module: str, attribute: str | None, known_as: str, value: Any) -> boo
     if attribute is not None:
         found = getattr(found, attribute, None)
     return found is value
-
-
-def _is_importable(value: Any) -> bool:
-    if value.__module__ == "__main__":
-        return False
-    return getattr(sys.modules.get(value.__module__), value.__name__, None) is value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -56,10 +57,10 @@ def export(
     goes into a file beside the script, train.values.pt beside train.py. What cannot is refused by
     its name: a closure, or a base of a class, that its statement does not make any more.
 
-    What cells set for the whole process goes along, too: `%env` and `os.environ[…] = …`, filters of
-    warnings, loggers, and of torch its default dtype and device, precision of matrix products,
-    deterministic algorithms, anomaly detection, and whether gradients are recorded. A seed does
-    not, nor does it with `launch`.
+    What was set for the whole process goes along, too: environment variables that cells name, calls
+    at their top that set filters of warnings and levels of loggers, and of torch its default dtype
+    and device, precision of matrix products, deterministic algorithms, anomaly detection, and
+    whether gradients are recorded. A seed does not, nor does it with `launch`.
 
     Beside the script lie the package `dist_utils` and the modules that it imports from the
     notebook's folder. Numbers, texts and truth values among the arguments become options of its
@@ -95,22 +96,30 @@ def export(
     check(function, args, kwargs, set())
 
     bound = inspect.signature(function).bind(*args, **kwargs)
+    own = {"ranks": ranks, "nodes": nodes, "device": device, "timeout": timeout, "jobs": jobs}
+    for name, value in own.items():
+        is_theirs = name in bound.signature.parameters and name not in bound.arguments
+        if is_theirs and value != inspect.signature(export).parameters[name].default:
+            raise CourseError(
+                f"{name}= may be meant for export or for the function, which both know it: give "
+                "the function its own by position."
+            )
     options = _options(bound)
     namespace = {**namespace_of(inspect.unwrap(function))}
     needed = Needed(namespace, set(), set())
     while True:
-        known = len(needed.saved), len(needed.changed)
+        known = {*needed.saved}
         callee = needed.expression(function)
         given = _given(needed, bound)
-        complete = known == (len(needed.saved), len(needed.changed))
-        if complete and needed.agrees(callee):
+        if needed.saved == known and needed.agrees(callee):
             break
         needed = Needed(namespace, needed.saved, needed.changed)
 
     kind = str(device).partition(":")[0] if device else None
     how = f", timeout={timeout}" if timeout else ""
     beside = needed.files(path.stem)
-    if path.name in beside:
+    imported = {line.split()[1].partition(".")[0] for line in needed.imports.values()}
+    if path.name in beside or path.stem in imported | sys.stdlib_module_names:
         raise CourseError(f"the script imports another {path.name}: give it another name.")
     script = _script(
         needed,

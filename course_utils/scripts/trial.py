@@ -1,5 +1,7 @@
 """A script's statements, run once where nothing else has run: what they make."""
 
+import codeop
+import os
 import sys
 import tempfile
 import types
@@ -52,10 +54,13 @@ def _run(pieces: dict[str, Piece], folder: str, names: list[str]) -> Facts | Fai
     sys.path[:] = [folder, *filter(is_installed, sys.path)]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = f"{folder}/script.py"
+    # What follows from a rank's number is no value of the notebook's.
+    os.environ |= {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "5"}
+    compiled = codeop.Compile()  # which remembers imports from __future__
     for key, piece in pieces.items():
         try:
             # On the lines of its cell, which some code knows.
-            exec(compile("\n" * (piece.line - 1) + piece.text, "script", "exec"), vars(main))
+            exec(compiled("\n" * (piece.line - 1) + piece.text, "script", "exec"), vars(main))
         except BaseException as error:
             first = piece.text.strip().split("\n")[0]
             words = f"where nothing else has run, {first} raises {type(error).__name__}: {error}"
