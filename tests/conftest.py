@@ -1,4 +1,6 @@
-"""For all tests: torch_xla is set up first, and one kernel serves all tests that only use it."""
+"""For all tests: torch_xla is set up first, one kernel serves all tests that only use it, and
+hypothesis draws the same in every run.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from .files import write
-from .kernel import SETUP, Kernel
+from .kernel import Kernel
 
 CARDS = {
     "v4": "0x005e",
@@ -27,6 +29,10 @@ def pytest_sessionstart() -> None:
         from course_utils import xla
 
         xla.setup()
+    if find_spec("hypothesis"):
+        from hypothesis import settings
+
+        settings.load_profile("ci")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -50,7 +56,7 @@ def the_kernel() -> Iterator[Kernel]:
 
 @pytest.fixture
 def fresh() -> Iterator[Kernel]:
-    """A kernel of its own that has just begun to warm the server up."""
+    """A kernel of its own, for tests that end it."""
     with closing(Kernel()) as kernel:
         yield kernel
 
@@ -58,8 +64,7 @@ def fresh() -> Iterator[Kernel]:
 @pytest.fixture
 def kernel(the_kernel: Kernel) -> Iterator[Kernel]:
     """The session's, without other tests' names; after a test nothing is left, a launch works."""
-    the_kernel.run("%reset -f")
-    the_kernel.run(SETUP)
+    the_kernel.reset()
     yield the_kernel
     the_kernel.assert_usable("assert launch(rank_of, ranks=3, device='cpu').results == [0, 1, 2]")
 

@@ -18,6 +18,8 @@ from course_utils import *
 warm_up()
 def rank_of(): return dist.get_rank()
 """
+REMEMBER = "at_first = {*globals(), 'at_first'}"
+FORGET = "for name in {*globals()} - at_first: del globals()[name]"  # as %reset, in no time
 
 
 @dataclass
@@ -35,12 +37,20 @@ class Kernel:
         """Without a history the kernel keeps no cell in `In`: nbval runs notebooks like that."""
         self.history = history
         self.manager, self.client = start_new_kernel(startup_timeout=600)
-        self.run(SETUP)
+        self.run(SETUP + REMEMBER)
 
-    def restart(self) -> None:
-        self.manager.restart_kernel(now=False)
+    def restart(self, *, now: bool = False) -> None:
+        self.manager.restart_kernel(now=now)
         self.client.wait_for_ready(timeout=600)
-        self.run(SETUP)
+        self.run(SETUP + REMEMBER)
+
+    def restart_server(self) -> None:
+        """Kill it: another begins to import torch."""
+        server = self.server()
+        if server:
+            server.kill()
+            assert not gone([server])
+        self.works("warm_up()")
 
     @property
     def process(self) -> psutil.Process:
@@ -86,6 +96,11 @@ class Kernel:
         answer = self.answer(request)
         assert answer.error == "KeyboardInterrupt", answer.shown
         return answer
+
+    def reset(self) -> None:
+        """What tests have defined is gone."""
+        self.run(FORGET)
+        self.run(SETUP)
 
     def server(self) -> psutil.Process | None:
         """The server that ranks are forked from."""

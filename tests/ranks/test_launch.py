@@ -1,6 +1,8 @@
 """`launch`, `report` and `span` when all goes well."""
 
+import ast
 import os
+import runpy
 import time
 import weakref
 
@@ -11,6 +13,7 @@ import torch.distributed as dist
 
 from course_utils import LivePlot, RankError, launch, pick, report, span
 from course_utils.ranks import state
+from tests.files import write
 from tests.kernel import posix
 from tests.python import python
 
@@ -78,12 +81,6 @@ def test_report_and_span_are_harmless_outside_a_launch():
         pass
 
 
-def test_the_environment_is_that_of_torchrun():
-    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR"]
-    both = launch(lambda: [os.environ.get(name) for name in names], ranks=2).results
-    assert both == [[str(rank), str(rank), "2", "2", "0", "127.0.0.1"] for rank in range(2)]
-
-
 def test_environment_and_folder_are_those_of_now_not_of_the_servers_start(monkeypatch, tmp_path):
     launch(dist.get_rank, ranks=1)
     monkeypatch.setenv("COURSE_TEST", "new")
@@ -124,47 +121,42 @@ def test_an_error_keeps_what_was_collected(capsys):
     assert len(error.run.timeline.spans) == 1
 
 
+NAMES = """
+RANK LOCAL_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE ROLE_WORLD_SIZE ROLE_NAME GROUP_RANK
+GROUP_WORLD_SIZE TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS
+"""
 SCRIPT = """
-import torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 from course_utils import launch, report, span
 
-def train():
+def train(names):
     with span("forward"):
         total = torch.ones(1) * dist.get_rank()
     dist.all_reduce(total)
     report(step=0, total=total.item())
-    return total.item()
+    return total.item(), [os.environ.get(name) for name in names]
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    print(f"total {train()}\\n", end="")  # in one piece: two workers write
+    found = train(sys.argv[1:])
     try:
         launch(train)
     except Exception as error:
-        print(f"{type(error).__name__} {error}\\n", end="")
+        print(f"{[found, str(error)]}\\n", end="")  # in one piece: two workers write
     dist.destroy_process_group()
 """
 
 
 def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    names = NAMES.split()
+    write(tmp_path, {"train.py": SCRIPT})
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    done = python(*torchrun, script, cwd=tmp_path)  # `report` writes there
-    assert done.stdout.count("total 1.0") == 2, done.stderr
-    assert done.stdout.count("CourseError launch was called inside a rank") == 2
-
-
-def test_a_script_needs_no_main_guard_and_no_short_folder_for_temporary_files(tmp_path):
-    folder = tmp_path / ("scheduler" * 10)
-    folder.mkdir()
-    script = tmp_path / "plain.py"
-    script.write_text(
-        "from course_utils import launch\nimport torch.distributed as dist\n"
-        "def f(): return dist.get_rank()\nprint(launch(f, ranks=2).results)\n"
-    )
-    done = python(script, env=os.environ | {"TMPDIR": str(folder)})
-    assert done.stdout == "[0, 1]\n", done.stderr
+    done = python(*torchrun, "train.py", *names, cwd=tmp_path)  # `report` writes there
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    found = sorted(map(ast.literal_eval, lines))
+    train = runpy.run_path(str(tmp_path / "train.py"))["train"]
+    assert [result for result, _ in found] == launch(train, names, ranks=2).results
+    assert all("launch was called inside a rank" in error for _, error in found)
 
 
 SPAWNS = """

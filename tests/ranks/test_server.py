@@ -1,8 +1,11 @@
 """The server that ranks are forked from: it is the notebook's, and a launch ends without it."""
 
+import ast
 import os
+import sys
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 from course_utils.ranks import server
@@ -16,29 +19,44 @@ SCRIPT = """
 import os, sys
 sys.path.insert(0, ROOT)
 from course_utils import launch
+import torch.distributed as dist
+sys.path[:0] = ["", os.getcwd()]
 os.environ["PYTHONPATH"] = os.getcwd()
-sys.path.insert(0, os.getcwd())
-sys.path.insert(0, "")
+os.environ["ADDED"] = "yes"
 def where():
-    import course_utils, course_utils.lessons
-    return course_utils.__file__, course_utils.lessons.__file__
-if __name__ == "__main__":
-    [found] = {*launch(where, ranks=2, device="cpu").results}
-    print(*found, sep="\\n")
+    import course_utils.lessons
+    print(TEXT)
+    print(TEXT, file=sys.stderr)
+    return dist.get_rank(), course_utils.lessons.__file__, {"ADDED", *OWN} & {*os.environ}
+first = launch(where, ranks=2, device="cpu", show=False, time_limit=1.5)
+del os.environ["ADDED"]
+later = launch(where, ranks=2, device="cpu", show=False)
+print(ascii([first.results, later.results, first.output]))
 """
+OWN = {"GOMP_SPINCOUNT", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR"}  # of the server
 
 
-def test_whatever_lies_in_the_folder_ranks_have_the_notebooks_package(tmp_path):
-    wrong = "raise ImportError('that of the folder')"
+def test_a_plain_script_in_odd_surroundings(tmp_path):
+    """Without a main guard; in a folder whose files have the names of the package's and Python's;
+    in a locale of ASCII; where temporary files are too far for a socket; with a limit that is
+    shorter than the server's import of torch.
+    """
     names = ("course_utils/__init__.py", "socket.py", "queue.py", "random.py")
-    folder = write(tmp_path / "folder", dict.fromkeys(names, wrong))
-    script = write(tmp_path, {"script.py": SCRIPT.replace("ROOT", repr(str(ROOT)))}) / "script.py"
-    lines = python("-P", script, cwd=folder).stdout.splitlines()
-    package = ROOT / "course_utils"
-    assert lines == [
-        str(package / "__init__.py"),
-        str(package / "lessons" / "__init__.py"),
-    ]
+    folder = write(tmp_path, dict.fromkeys(names, "raise ImportError('that of the folder')"))
+    far = tmp_path / ("scheduler" * 10)
+    far.mkdir()
+    env = {name: value for name, value in os.environ.items() if name not in OWN}
+    env |= {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TMPDIR": str(far)}
+    text = "Größe 数 →"
+    values = {"ROOT": str(ROOT), "TEXT": text, "OWN": OWN}
+    header = "".join(f"{name} = {value!a}\n" for name, value in values.items())
+    write(tmp_path, {"script.py": header + SCRIPT})
+
+    first, later, output = ast.literal_eval(python("-P", "script.py", cwd=folder, env=env).stdout)
+    package = str(ROOT / "course_utils" / "lessons" / "__init__.py")
+    assert first == [(rank, package, {"ADDED"}) for rank in range(2)]
+    assert later == [(rank, package, set()) for rank in range(2)], "as it is now, and no more"
+    assert output == [f"{text}\n{text}\n"] * 2
 
 
 IMPORT = """
@@ -84,45 +102,52 @@ def test_the_limit_begins_when_a_new_server_has_imported_torch(monkeypatch):
     assert server.in_time(fork_all, 2.0, []) == 12.0
 
 
-def test_the_time_limit_does_not_count_while_a_new_server_imports_torch():
-    code = "from course_utils import launch; print(launch(int, ranks=1, time_limit=1.5).results)"
-    assert python("-c", code, cwd=ROOT).stdout == "[0]\n"
+def test_a_debugger_does_not_wait_in_the_server(monkeypatch):
+    """JupyterLab's starts every Python through `subprocess` as one that waits for a client."""
+    patched, at_start = [True], []
+
+    @contextmanager
+    def skip_subprocess_arg_patch():
+        patched[0] = False
+        yield
+        patched[0] = True
+
+    def start(*_, **__):
+        at_start.extend(patched)
+        return SimpleNamespace(pid=1)
+
+    debugger = SimpleNamespace(skip_subprocess_arg_patch=skip_subprocess_arg_patch)
+    monkeypatch.setitem(sys.modules, "_pydev_bundle.pydev_monkey", debugger)
+    monkeypatch.setattr(server.subprocess, "Popen", start)
+    server._spawn(b"python", ["-c", "the resource tracker"], [])
+    assert at_start == [False]
 
 
-DEBUGGER = """
-import contextlib, subprocess, sys, types
-patched = [True]
-@contextlib.contextmanager
-def skip_subprocess_arg_patch():
-    patched[0] = False
-    yield
-    patched[0] = True
-debugger = types.ModuleType("_pydev_bundle.pydev_monkey")
-debugger.skip_subprocess_arg_patch = skip_subprocess_arg_patch
-sys.modules["_pydev_bundle.pydev_monkey"] = debugger
-start = subprocess.Popen.__init__
-def wait_for_a_client(process, args, **options):
-    start(process, ["sleep", "600"] if patched[0] else args, **options)
-subprocess.Popen.__init__ = wait_for_a_client
-from course_utils import launch
-print(launch(int, ranks=2, device="cpu").results)
-"""
-
-
-def test_a_debugger_does_not_wait_in_the_server():
-    """It starts every Python through `subprocess` as one that waits for a client."""
-    assert python("-c", DEBUGGER, cwd=ROOT).stdout == "[0, 0]\n"
-
-
-def test_a_server_that_does_not_answer_ends_no_kernel(kernel, tmp_path):
+def test_a_server_that_does_not_answer_is_given_up(kernel):
+    """One that has answered before, and a new one; the next launch has another."""
+    says = "CourseError: no rank was started within the time limit"
     kernel.works("launch(rank_of, ranks=1, device='cpu')")
     stopped = kernel.server()
     stopped.suspend()
-    answer = kernel.run("launch(rank_of, ranks=2, device='cpu', time_limit=2)")
-    assert answer.shown.startswith("CourseError: no rank was started within the time limit")
-    kernel.works("assert launch(rank_of, ranks=2, device='cpu').results == [0, 1]")
+    answer = kernel.run("launch(rank_of, ranks=2, device='cpu', time_limit=0.5)")
+    assert answer.shown.startswith(says)
+    kernel.works("warm_up()")
     assert not gone([stopped])
 
+    new = kernel.server()
+    new.suspend()
+    answer = kernel.run("""
+        from unittest import mock
+        from course_utils.ranks import server
+        with mock.patch.object(server, "IMPORT_SECONDS", 0.5):
+            launch(rank_of, ranks=2, device="cpu", time_limit=0.1)
+    """)
+    assert answer.shown.startswith(says)
+    new.resume()
+
+
+def test_an_interrupt_ends_the_wait_for_a_server_that_does_not_answer(kernel, tmp_path):
+    kernel.works("launch(rank_of, ranks=1, device='cpu')")
     server = kernel.server()
     server.suspend()
     begun = tmp_path / "begun"
@@ -135,16 +160,15 @@ def test_a_server_that_does_not_answer_ends_no_kernel(kernel, tmp_path):
 
 def test_a_server_that_is_stopped_in_mid_run(kernel, tmp_path):
     """It cannot say that ranks have ended."""
-    kernel.works("""
-        from course_utils.ranks import processes
-        processes.FINISH_SECONDS = processes.TERMINATE_SECONDS = processes.KILL_SECONDS = 6000
-    """)
     request = kernel.send(f"""
+        from unittest import mock
+        from course_utils.ranks import processes
         def train():
             open({str(tmp_path)!r} + f"/{{dist.get_rank()}}", "w").close()
             while not os.path.exists({str(tmp_path / "go")!r}): time.sleep(0.01)
             return 7
-        print(launch(train, ranks=2).results)
+        long = dict.fromkeys(("FINISH_SECONDS", "TERMINATE_SECONDS", "KILL_SECONDS"), 6000)
+        with mock.patch.multiple(processes, **long): print(launch(train, ranks=2).results)
     """)
     assert eventually(lambda: len(os.listdir(tmp_path)) == 2)
     server = kernel.server()
@@ -152,18 +176,6 @@ def test_a_server_that_is_stopped_in_mid_run(kernel, tmp_path):
     (tmp_path / "go").touch()
     assert kernel.answer(request).text == "[7, 7]\n"
     server.resume()
-    kernel.works("processes.FINISH_SECONDS = processes.TERMINATE_SECONDS = 2.0")
-    kernel.works("processes.KILL_SECONDS = 10.0")
-
-
-def test_a_server_that_has_never_answered_is_given_up_too(fresh):
-    fresh.works("from course_utils.ranks import server; server.IMPORT_SECONDS = 2.0")
-    server = fresh.server()
-    server.suspend()
-    answer = fresh.run("launch(rank_of, ranks=2, device='cpu', time_limit=1)")
-    assert answer.shown.startswith("CourseError: no rank was started within the time limit")
-    server.resume()
-    fresh.works("assert launch(rank_of, ranks=2, device='cpu').results == [0, 1]")
 
 
 def test_no_file_stays_open_after_a_launch(kernel):

@@ -9,7 +9,6 @@ import pytest
 from course_utils import RankError, launch
 from tests.files import write
 from tests.kernel import posix
-from tests.python import python
 
 pytestmark = posix
 
@@ -64,26 +63,6 @@ def test_the_environment_need_not_be_text(monkeypatch):
     assert launch(os.environb.get, b"ODD", ranks=1).results == [b"\xff\xfe"]
     monkeypatch.delitem(os.environb, b"ODD")
     assert launch(os.environb.get, b"ODD", ranks=1).results == [None]
-
-
-FIRST = """
-import os
-from course_utils import launch
-def look(): return dict(os.environ)
-def there(): return launch(look, ranks=1, device="cpu", init_group=False).results[0]
-os.environ["ADDED"] = "yes"
-first = there()
-del os.environ["ADDED"]
-later = there()
-print("ADDED" in first, "ADDED" in later)
-print(OWN & {*first, *later})
-"""
-OWN = {"GOMP_SPINCOUNT", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR"}  # of the server
-
-
-def test_a_rank_has_nothing_of_its_servers_environment():
-    env = {name: value for name, value in os.environ.items() if name not in OWN}
-    assert python("-c", f"OWN = {OWN}\n{FIRST}", env=env).stdout == "True False\nset()\n"
 
 
 def test_what_cannot_be_sent_of_a_setting_is_left_out_and_told(kernel):
