@@ -161,6 +161,7 @@ def test_jupyters_stop(kernel, index, name):
     cell.turn("loop", 0, "Done: loop = none")
 
 
+@pytest.mark.slow
 def test_stops_at_any_moment_leave_nothing_and_a_kernel_that_works(kernel):
     cell = Cell(
         kernel,

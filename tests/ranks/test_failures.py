@@ -42,9 +42,9 @@ def test_a_process_that_leaves_has_not_returned():
 
 FAILURES = """
 cause         what happened                                        device            advice
-SIGKILL       was killed (SIGKILL)                                 cpu               Where memory runs
-SIGABRT       crashed: op.preamble.length <= op.nbytes. 8 vs 4     cpu               different sizes
-SIGABRT       crashed                                              XLA's CPU client  on virtual cores
+SIGKILL       was killed (SIGKILL)                                 cpu               memory runs out
+SIGABRT       crashed: op.preamble.length <= op.nbytes. 8 vs 4     cpu               different siz
+SIGABRT       crashed                                              XLA's CPU client  virtual cores
 SIGABRT       crashed                                              tpu               have the TPU
 SIGABRT       crashed: the reader expected size 4                  cpu               nobody knows
 OSError       raised OSError: [Errno 24] Too many open files: 'a'  cpu               ulimit -n 4096

@@ -156,6 +156,7 @@ def written(size):
     return traffic.bytes_sent, acknowledged() - before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's count is read as Linux tells it")
 def test_an_all_reduce_sends_what_the_kernel_counts():
     for counted, by_the_kernel in launch(written, 1_000_000, ranks=4, device="cpu").results:
