@@ -298,15 +298,19 @@ def test_interleaving_makes_the_largest_model_faster():
     assert plain.step / best.step == pytest.approx(1.3, abs=0.05)
 
 
-def test_a_plan_that_cannot_be_is_said_in_words():
-    for plan, words in [
-        (Plan(tp=3), "3 does not divide the 4 heads"),
-        (Plan(pp=2, chunks=3), "4 layers are too few"),
-        (Plan(dp=4, zero=3, group=3), "3 does not divide the 4 replicas"),
-        (Plan(dp=4, zero=2, group=2), "give zero=3"),
-        (Plan(zero=5), "ZeRO has stages 1 to 3"),
-        (Plan(dp=3), "3 does not divide the 4 sequences of the batch"),
-        (Plan(pp=2, chunks=2, micro=4), "2 does not divide the 1 interleaved micro-batches"),
-    ]:
-        with pytest.raises(CourseError, match=words):
-            estimate(SMALL, plan, A100, batch=4)
+IMPOSSIBLE = """
+plan                           what is said
+Plan(tp=3)                     3 does not divide the 4 heads
+Plan(pp=2, chunks=3)           4 layers are too few
+Plan(dp=4, zero=3, group=3)    3 does not divide the 4 replicas
+Plan(dp=4, zero=2, group=2)    give zero=3
+Plan(zero=5)                   ZeRO has stages 1 to 3
+Plan(dp=3)                     3 does not divide the 4 sequences of the batch
+Plan(pp=2, chunks=2, micro=4)  2 does not divide the 1 interleaved micro-batches
+"""
+
+
+@pytest.mark.parametrize(("plan", "says"), rows(IMPOSSIBLE))
+def test_a_plan_that_cannot_be_is_said_in_words(plan, says):
+    with pytest.raises(CourseError, match=says):
+        estimate(SMALL, eval(plan), A100, batch=4)

@@ -2,9 +2,11 @@ import itertools
 import math
 
 import numpy as np
+import pytest
 from matplotlib.colors import to_rgb
 
 from course_utils import style
+from tests.tables import rows
 
 # Deuteranopia as Machado, Oliveira and Fernandes (2009) give it, in sRGB.
 WITHOUT_GREEN = (
@@ -40,24 +42,27 @@ def test_four_ranks_differ_in_colour_for_colour_blind_readers_and_all_by_their_d
     assert len({style.dash(rank) for rank in range(4)}) == 4
 
 
-def test_role_of_a_span_by_its_name():
-    said = {
-        "forward": "forward",
-        "Forward 3": "forward",
-        "all_reduce bucket 2": "communication",
-        "step": "other",
-        "all-gather": "communication",
-        "send activations": "communication",
-        "optimizer.step": "optimizer",
-        "load data": "data",
-        "waiting": "idle",
-        "wait for batch": "idle",
-        "stepwise": "other",
-        "": "other",
-        "all_to_all": "communication",
-        "all of it": "other",
-    }
-    assert {name: style.role_of(name) for name in said} == said
+ROLES = """
+name                 role
+forward              forward
+Forward 3            forward
+all_reduce bucket 2  communication
+all-gather           communication
+all_to_all           communication
+send activations     communication
+all of it            other
+step                 other
+stepwise             other
+optimizer.step       optimizer
+load data            data
+waiting              idle
+wait for batch       idle
+"""
+
+
+@pytest.mark.parametrize(("name", "role"), rows(ROLES))
+def test_role_of_a_span_by_its_name(name, role):
+    assert style.role_of(name) == role
 
 
 def test_a_number_beyond_the_range_of_floats_is_infinite():
@@ -65,29 +70,28 @@ def test_a_number_beyond_the_range_of_floats_is_infinite():
     assert style.as_float(np.ones((1, 1))) == 1
 
 
-def test_durations_and_sizes_as_one_reads_them():
-    said = {
-        0.0124: "12.4 ms",
-        0.9999: "1,000 ms",
-        3.24: "3.24 s",
-        89.9: "89.9 s",
-        750: "12.5 min",
-        5400: "1.5 h",
-        3.6e6: "1,000 h",
-    }
-    assert {seconds: style.duration(seconds) for seconds in said} == said
-    assert [style.duration(seconds, 2) for seconds in (0.456, 3.24, 45.3, 749)] == [
-        "456 ms",
-        "3.2 s",
-        "45 s",
-        "12 min",
-    ]
-    said = {
-        0: "0 B",
-        999: "999 B",
-        999.6: "1 kB",
-        31_400_000_000: "31.4 GB",
-        999.7e9: "1 TB",
-        2_048e12: "2,048 TB",
-    }
-    assert {count: style.size(count) for count in said} == said
+SAID = """
+call                   text
+duration(0.0124)       12.4 ms
+duration(0.9999)       1,000 ms
+duration(3.24)         3.24 s
+duration(89.9)         89.9 s
+duration(750)          12.5 min
+duration(5400)         1.5 h
+duration(3.6e6)        1,000 h
+duration(0.456, 2)     456 ms
+duration(3.24, 2)      3.2 s
+duration(45.3, 2)      45 s
+duration(749, 2)       12 min
+size(0)                0 B
+size(999)              999 B
+size(999.6)            1 kB
+size(31_400_000_000)   31.4 GB
+size(999.7e9)          1 TB
+size(2_048e12)         2,048 TB
+"""
+
+
+@pytest.mark.parametrize(("call", "text"), rows(SAID))
+def test_durations_and_sizes_as_one_reads_them(call, text):
+    assert eval(f"style.{call}") == text

@@ -9,16 +9,17 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from decimal import Decimal
+from decimal import Decimal  # noqa: F401
 
-import numpy as np
+import numpy as np  # noqa: F401
 import pytest
 import torch
 import torch.distributed as dist
 
 from course_utils import launch
-from course_utils.checks.compare import AtMost, difference
+from course_utils.checks.compare import AtMost, difference  # noqa: F401
 from course_utils.checks.exercise import SETTINGS, Exercise
+from tests import tables
 
 
 def share(rows, devices):
@@ -192,49 +193,54 @@ def test_html_escapes_and_holds_no_fixed_background():
     assert "background:#" not in html
 
 
-def test_differences_in_words():
-    for expected, got, words in [
-        (torch.zeros(2, 3), torch.zeros(3, 2), "another shape"),
-        (torch.zeros(2), torch.full((2,), 0.5), "off by 0.5 at most"),
-        (torch.zeros(2), torch.full((2,), float("nan")), "off by"),
-        (torch.zeros(2), [0.0, 0.0], "a tensor was expected, this is a list"),
-        (torch.zeros(2), torch.zeros(2, dtype=torch.int64), "another dtype"),
-        (torch.zeros(2), torch.zeros(2, requires_grad=True), "another requires_grad"),
-        (torch.zeros(2), torch.zeros(2, device="meta"), "another device"),
-        ([1, 2], [1], "2 of them expected, these are 1"),
-        ([1, 2], 3, "a list was expected, this is an int"),
-        ({"a": 1}, {}, "other names than expected"),
-        (1.5, 1.75, "off by 0.25"),
-        (1.5, "1.5", "a number was expected, this is a text"),
-        (1.0, float("nan"), "off by"),
-        ("a network", None, "this is nothing (None)"),
-        ("sum", "mean", "not what was expected"),
-        (300 * "a" + "b", 300 * "a" + "c", "not what was expected"),
-        (Decimal("1.5"), Decimal("1.75"), "off by 0.25"),
-        (True, 1, "a bool was expected, this is an int"),
-        ([1, 2], torch.tensor([1, 3]), "number 1"),
-        (2, torch.ones(2), "a number was expected, this is a tensor"),
-        (AtMost(3, 3), AtMost(4, 3), "more than is allowed"),
-    ]:
-        found = difference(expected, got, 1e-5)
-        assert found, (expected, got)
-        assert words in found.words, found
-        assert found.expected != found.got, found
+DIFFERENT = """
+expected                 got                                  what is said
+torch.zeros(2, 3)        torch.zeros(3, 2)                    another shape
+torch.zeros(2)           torch.full((2,), 0.5)                off by 0.5 at most
+torch.zeros(2)           torch.full((2,), float("nan"))       off by
+torch.zeros(2)           [0.0, 0.0]                           a tensor was expected, this is a list
+torch.zeros(2)           torch.zeros(2, dtype=torch.int64)    another dtype
+torch.zeros(2)           torch.zeros(2, requires_grad=True)   another requires_grad
+torch.zeros(2)           torch.zeros(2, device="meta")        another device
+[1, 2]                   [1]                                  2 of them expected, these are 1
+[1, 2]                   3                                    a list was expected, this is an int
+{"a": 1}                 {}                                   other names than expected
+1.5                      1.75                                 off by 0.25
+1.5                      "1.5"                                a number was expected, this is a text
+1.0                      float("nan")                         off by
+"a network"              None                                 this is nothing (None)
+"sum"                    "mean"                               not what was expected
+300 * "a" + "b"          300 * "a" + "c"                      not what was expected
+Decimal("1.5")           Decimal("1.75")                      off by 0.25
+True                     1                                    a bool was expected, this is an int
+[1, 2]                   torch.tensor([1, 3])                 number 1
+2                        torch.ones(2)                        number was expected, this is a tensor
+AtMost(3, 3)             AtMost(4, 3)                         more than is allowed
+"""
+EQUAL = """
+expected                        got
+[[1], [2]]                      ((1,), np.array([2]))
+True                            torch.tensor(True)
+torch.tensor(2.0)               2.0
+torch.ones(2)                   np.ones(2, dtype=np.float32)
+{"a": [1.0]}                    {"a": (torch.tensor(1.0),)}
+AtMost(3, 3)                    AtMost(2, 3)
+1.0                             1.0 + 1e-7
+torch.zeros(0)                  torch.zeros(0)
+torch.tensor([-np.inf, np.nan])  torch.tensor([-np.inf, np.nan])
+"""
 
 
-def test_equal_values():
-    for a, b in [
-        ([[1], [2]], ((1,), np.array([2]))),
-        (True, torch.tensor(True)),
-        (torch.tensor(2.0), 2.0),
-        (torch.ones(2), np.ones(2, dtype=np.float32)),
-        ({"a": [1.0]}, {"a": (torch.tensor(1.0),)}),
-        (AtMost(3, 3), AtMost(2, 3)),
-        (1.0, 1.0 + 1e-7),
-        (torch.zeros(0), torch.zeros(0)),
-        (torch.tensor([-torch.inf, torch.nan]), torch.tensor([-torch.inf, torch.nan])),
-    ]:
-        assert difference(a, b, 1e-5) is None, (a, b)
+@pytest.mark.parametrize(("expected", "got", "says"), tables.rows(DIFFERENT))
+def test_differences_in_words(expected, got, says):
+    found = difference(eval(expected), eval(got), 1e-5)
+    assert says in found.words
+    assert found.expected != found.got
+
+
+@pytest.mark.parametrize(("expected", "got"), tables.rows(EQUAL))
+def test_equal_values(expected, got):
+    assert difference(eval(expected), eval(got), 1e-5) is None
 
 
 def test_an_answer_that_is_looked_at_here_is_told_alike():

@@ -11,6 +11,7 @@ import torch
 from course_utils import CourseError, launch, xla
 from course_utils.ranks.call import check, seconds
 from course_utils.ranks.launcher import placement
+from tests.tables import like, rows
 
 
 def train(steps, lr=0.1): ...
@@ -43,73 +44,68 @@ class Trainer:
     async def fit_later(self): ...
 
 
-def recipe(name):
-    own = 'int(os.environ["RANK"])'
-    call = re.escape(f"launch(lambda *args: {name}({own}, *args), …)")
-    return rf"launch passes no rank.*{call}"
+def ask(function, *args, **kwargs):
+    """As `launch`, which begins with this; `own`: keywords of its own that are given."""
+    check(function, args, kwargs, kwargs.pop("own", set()))
 
 
-OWN = "arguments as they are, in no tuple, and the number of ranks by name.*, ranks=4"
+REFUSED = """
+call                               what is said
+ask(train)                         train(…) cannot be … missing a required argument: 'steps'.
+ask(train, 1, 2, 3)                too many positional arguments.
+ask(train, 1, rate=1)              unexpected keyword argument 'rate'.
+ask(train, 1, nprocs=2)            'nprocs'. OWN
+ask(train, (1, 2), processes=2)    'processes'. OWN
+ask(train, args=(1,))              OWN
+ask(spawned, (1, 2))               missing a required argument: 'world'. OWN
+ask(nothing, 4)                    too many positional arguments. OWN
+ask(nothing, rank=4)               'rank'. OWN
+ask(Trainer().fit)                 ….fit(…) … missing a required argument: 'steps'.
+ask(partial(train, lr=1))          missing a required argument: 'steps'.
+ask(demo)                          'rank'. RECIPE of demo
+ask(demo, 2, 10)                   demo would get 2 as rank, the same … RECIPE of demo
+ask(spawned, 2, 10)                'epochs'. launch passes no rank: if i is … RECIPE of spawned
+ask(demo, rank=1)                  missing a required argument: 'world_size'.
+ask(indexed, 5)                    would get 5 as index, … it is meant so, give it by name: index=…
+ask(worker, 2, None)               RECIPE of worker
+ask(train(1) or 3)                 launch needs a function, and got 3. … launch(train, 10), not
+"""
+OWN = "Give arguments as they are, in no tuple, and the number of ranks by name"
+RECIPE = r'… launch(lambda *args: \1(int(os.environ["RANK"]), *args), …)'
 
 
-@pytest.mark.parametrize(
-    ("function", "args", "kwargs", "words"),
-    [
-        (train, (), {}, "train.* cannot be called like this: missing a required argument: 'steps'"),
-        (train, (1, 2, 3), {}, "too many positional arguments"),
-        (train, (1,), {"rate": 1}, "unexpected keyword argument 'rate'"),
-        (train, (1,), {"nprocs": 2}, f"'nprocs'.*{OWN}"),
-        (train, ((1, 2),), {"num_processes": 2}, f"'num_processes'.*{OWN}"),
-        (spawned, ((1, 2),), {}, f"missing.*{OWN}"),
-        (train, (), {"args": (1,)}, rf"{OWN}"),
-        (nothing, (4,), {}, f"too many.*{OWN}"),
-        (nothing, (), {"rank": 4}, f"'rank'.*{OWN}"),
-        (Trainer().fit, (), {}, "missing a required argument: 'steps'"),
-        (partial(train, lr=1), (), {}, "missing a required argument: 'steps'"),
-        (demo, (), {}, f"missing.*{recipe('demo')}"),
-        (demo, (2, 10), {}, f"demo would get 2 as rank, the same.*{recipe('demo')}"),
-        (spawned, (2, 10), {}, f"'epochs'.*if i is meant as one.*{recipe('spawned')[25:]}"),
-        (demo, (), {"rank": 1}, "missing a required argument: 'world_size'.$"),
-        (
-            indexed,
-            (5,),
-            {},
-            "indexed would get 5 as index.*If it is meant so, give it by name: index=…",
-        ),
-        (worker, (2, None), {}, recipe("worker")),
-        (train(1) or 3, (), {}, r"launch needs a function, and got 3.*launch\(train, 10\), not"),
-    ],
-)
-def test_a_call_that_ranks_cannot_make_is_refused(function, args, kwargs, words):
-    with pytest.raises(CourseError, match=words):
-        check(function, args, kwargs, set())
+@pytest.mark.parametrize(("call", "says"), rows(REFUSED))
+def test_a_call_that_ranks_cannot_make_is_refused(call, says):
+    words = re.sub(r"RECIPE of (\w+)", RECIPE, says.replace("OWN", OWN))
+    with pytest.raises(CourseError, match=like(words)):
+        eval(call)
 
 
-@pytest.mark.parametrize(
-    ("function", "args", "kwargs", "given"),
-    [
-        (train, (1,), {"lr": 1}, {"ranks", "device"}),
-        (placed, (1,), {}, set()),
-        (placed, (1, "cuda"), {}, {"device"}),
-        (partial(placed, device="cuda"), (1,), {}, {"device"}),
-        (demo, (), {"rank": 8, "world_size": 2, "epochs": 1}, set()),
-        (indexed, (), {"index": 5}, set()),
-        (print, (1, 2), {}, {"show"}),
-        (dict.get, ({}, 1), {}, set()),
-        (Trainer, (), {}, set()),
-        (lambda: later(), (), {}, set()),
-        (lambda *args, **kwargs: 0, (1,), {"nprocs": 1}, {"device"}),
-    ],
-)
-def test_a_call_that_they_can_make_is_not(function, args, kwargs, given):
-    check(function, args, kwargs, given)
+ACCEPTED = """
+ask(train, 1, lr=1, own={"ranks", "device"})
+ask(placed, 1)
+ask(placed, 1, "cuda", own={"device"})
+ask(partial(placed, device="cuda"), 1, own={"device"})
+ask(demo, rank=8, world_size=2, epochs=1)
+ask(indexed, index=5)
+ask(print, 1, 2, own={"show"})
+ask(dict.get, {}, 1)
+ask(Trainer)
+ask(lambda: later())
+ask(lambda *args, **kwargs: 0, 1, nprocs=1, own={"device"})
+"""
+
+
+@pytest.mark.parametrize("call", ACCEPTED.strip().splitlines())
+def test_a_call_that_they_can_make_is_not(call):
+    eval(call)
 
 
 @pytest.mark.parametrize("name", ["device", "ranks", "live", "show", "time_limit"])
 def test_a_keyword_that_both_know_goes_to_neither(name):
     function = eval(f"lambda steps, *, {name}=None: 0")
     with pytest.raises(CourseError, match=f"{name}= may be meant for launch or for <lambda>"):
-        check(function, (1,), {}, {name})
+        ask(function, 1, own={name})
 
 
 def test_cores_have_a_recipe_of_their_own():

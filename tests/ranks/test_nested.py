@@ -1,7 +1,8 @@
 """Functions that would start ranks inside a rank, and processes that a rank may start."""
 
-import functools
+import functools  # noqa: F401
 import multiprocessing
+import re
 import sys
 
 import pytest
@@ -13,8 +14,9 @@ from torch.distributed.run import main as torchrun
 from torch.multiprocessing import start_processes
 from torch.utils.data import DataLoader
 
-from course_utils import RankError, launch
+from course_utils import CourseError, RankError, launch
 from tests.kernel import posix
+from tests.tables import like, rows
 
 pytestmark = posix
 
@@ -96,9 +98,6 @@ def twice():
     process.start()
 
 
-RECIPE = 'launch(lambda *args: demo(int(os.environ["RANK"]), *args), …, ranks=2).'
-
-
 def double(number):
     return 2 * number
 
@@ -142,37 +141,42 @@ def test_what_a_process_uses_may_have_odd_attributes():
     assert launch(harmless, ranks=1, device="cpu").results == [1]
 
 
-@pytest.mark.parametrize(
-    ("function", "args", "recipe"),
-    [
-        (spawned, (2, 2), RECIPE),
-        (
-            spawned,  # without GPUs
-            (0, 0),
-            'launch(lambda *args: demo(int(os.environ["RANK"]), *args), …).',
-        ),
-        (started, (), RECIPE),
-        (bound_inside, (), RECIPE),
-        (of_a_library, (), "launch(…, ranks=2)"),
-        (elastic, (), "launch(double, …, ranks=2)"),
-        (by_torchrun, (), "launch(…, ranks=2)"),
-        (loop, ("fork", by_setup), "launch(lambda *args: by_setup(int("),
-        (loop, ("spawn", by_setup), "launch(lambda *args: by_setup(int("),
-        (loop, ("forkserver", by_class), "launch(lambda *args: by_class(int("),
-        (loop, ("spawn", Trainer().work), "launch(…) with the function that each is to call"),
-        (of_its_own, (), "launch(…) with the function that each is to call"),
-        (loop, ("fork", functools.partial(by_setup)), "launch(lambda *args: by_setup(int("),
-        (closed, (), "launch(lambda *args: work(int("),
-        (as_an_argument, (), "launch(lambda *args: call(int("),
-        (loop, ("spawn", by_module), "launch(lambda *args: by_module(int("),
-    ],
-)
-def test_who_would_start_ranks_is_told_what_to_write(function, args, recipe):
-    with pytest.raises(RankError) as caught:
-        launch(function, *args, ranks=2, device="cpu", time_limit=600)
-    assert caught.value.cause == "CourseError"
-    assert recipe in str(caught.value)
-    assert f", in {function.__name__}" in str(caught.value)
+REFUSED = """
+call                                     what to write
+spawned(2, 2)                            launch(lambda *args: demo(int(… ranks=2).
+spawned(0, 0)                            launch(lambda *args: demo(int(…, *args), …).
+started()                                launch(lambda *args: demo(int(… ranks=2).
+bound_inside()                           launch(lambda *args: demo(int(… ranks=2).
+of_a_library()                           launch(…, ranks=2)
+elastic()                                launch(double, …, ranks=2)
+by_torchrun()                            launch(…, ranks=2)
+loop("fork", by_setup)                   launch(lambda *args: by_setup(int(
+loop("spawn", by_setup)                  launch(lambda *args: by_setup(int(
+loop("forkserver", by_class)             launch(lambda *args: by_class(int(
+loop("spawn", Trainer().work)            launch(…) with the function that each is to call
+of_its_own()                             launch(…) with the function that each is to call
+loop("fork", functools.partial(by_setup))  launch(lambda *args: by_setup(int(
+closed()                                 launch(lambda *args: work(int(
+as_an_argument()                         launch(lambda *args: call(int(
+loop("spawn", by_module)                 launch(lambda *args: by_module(int(
+"""
+
+
+def tried(calls):
+    """What each of these calls raises."""
+    said = {}
+    for one in calls:
+        with pytest.raises(CourseError) as caught:
+            eval(one)
+        said[one] = str(caught.value)
+    return said
+
+
+def test_who_would_start_ranks_is_told_what_to_write():
+    recipes = dict(rows(REFUSED))
+    for said in launch(tried, [*recipes], ranks=2, device="cpu").results:
+        for call, recipe in recipes.items():
+            assert re.search(like(recipe), said[call]), (call, said[call])
 
 
 @pytest.mark.slow
@@ -191,6 +195,10 @@ def test_processes_that_join_no_group_are_a_ranks_own_business(method):
     assert launch(work, ranks=1, device="cpu").results == [([2, 4], 0, 2)]
 
 
-def test_pythons_own_errors_of_processes_stay():
+def test_its_errors_are_those_of_a_rank_and_pythons_own_stay():
+    with pytest.raises(
+        RankError, match=r"CourseError: ranks cannot(.*\n)*.*in started"
+    ):
+        launch(started, ranks=2, device="cpu")
     with pytest.raises(RankError, match="AssertionError: cannot start a process twice"):
         launch(twice, ranks=1)
