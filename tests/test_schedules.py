@@ -3,9 +3,12 @@
 import itertools
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from course_utils import CourseError, Span, Timeline
 from course_utils.schedules import Schedule, bubble, make, parse, rounds
@@ -55,16 +58,15 @@ def test_everything_after_the_messages_it_needs_and_never_stuck():
 
 
 def test_micro_batches_held():
-    for schedule in every([1, 2, 3, 4, 8], [1, 2, 5, 8, 10, 32]):
-        p, m = schedule.ranks, schedule.micro_batches
+    for p, m in itertools.product([1, 2, 3, 4, 8], [1, 2, 5, 8, 10, 32]):
         held = {
             "naive": [1] * p,
             "GPipe": [m] * p,
             "1F1B": [min(p - rank, m) for rank in range(p)],
             "zero-bubble": [min(p, m)] * p,
         }
-        if schedule.name in held:
-            assert list(schedule.held) == held[schedule.name], schedule
+        for name, wanted in held.items():
+            assert list(make(name, ranks=p, micro_batches=m).held) == wanted
 
 
 def test_bubble_is_the_formula():
@@ -92,7 +94,6 @@ MISTAKES = """
 order of rank 0    order of rank 1    what is said
 F0 F1 B0           F0 B0 F1 B1        rank 0: backward 1 is missing
 F0 F1 B0 B1        F0 F0 B0 F1 B1     rank 1: forward 0 is there twice, or
-F0 F1 B0 B1        B0 F0 F1 B1        rank 1: backward 0 stands before its forward
 F0 F1 B0 B1        F0 G1              order of rank 1 is 'F0 G1': write
 F0 F1 F2 B0 B1     F0 F1 B0 B1        rank 0: forward 2: micro-batches are 0 to 1 here
 F0 F1 B0 B1        F0 B0 F1 B1 W0 W1  rank 0: backward-weight 0 is missing (W0)
@@ -114,10 +115,9 @@ def test_what_makes_no_schedule_is_said_in_words():
         make("interleaved", ranks=1, micro_batches=8)
     with pytest.raises(CourseError, match=r"order of rank 1 is \['F0'\]: write"):
         parse(["F0 F1 B0 B1", ["F0"]], 2)
-    stuck = parse(["F0 B0 F1 B1", "F0 F1 B0 B1"], 2)
     says = "rank 0 waits for gradients 0 from rank 1; rank 1 waits for activations 1"
     with pytest.raises(CourseError, match=says):
-        stuck.simulate()
+        parse(["F0 B0 F1 B1", "F0 F1 B0 B1"], 2).simulate()
 
 
 IN_TORCH = {
@@ -198,18 +198,46 @@ def is_carried_out(schedule: Schedule) -> bool:
     return not any(map(now, range(schedule.ranks)))
 
 
-def test_no_schedule_waits_for_ever_on_a_link_without_tags():
-    for schedule in every([1, 2, 3, 4, 6, 8], [1, 2, 3, 4, 6, 7, 8, 12, 21]):
-        assert is_carried_out(schedule), schedule
+@st.composite
+def written(draw):
+    """A schedule in which each step comes after what it needs on its own rank."""
+    letters = draw(st.sampled_from(["FB", "FBW"]))
+    micros = [*range(draw(st.integers(1, 4)))]
+    texts = []
+    for _ in range(draw(st.integers(1, 3))):
+        order = draw(st.permutations(micros * len(letters)))
+        steps = [f"{letters[order[:i].count(micro)]}{micro}" for i, micro in enumerate(order)]
+        texts.append(" ".join(steps))
+    return parse(texts, len(micros))
 
-        steps = [step for mine in schedule.instructions for step in mine]
-        messages = [step.message for step in steps if step.name == "send"]
-        assert len(messages) == 2 * (schedule.stages - 1) * schedule.micro_batches
-        assert len(set(messages)) == len(messages)
 
-        # No receive earlier than it must: before what needs it, or before a send that comes later.
-        for mine in schedule.instructions:
-            for step, after in itertools.pairwise(mine):
-                if step.name == "receive" and after.peer is None:
-                    assert schedule.messages(after)[0] == step, schedule
-    assert not is_carried_out(parse(["F0 B0 F1 B1", "F0 F1 B0 B1"], 2))
+MADE = st.sampled_from([*every([2, 3, 4, 6, 8], [1, 2, 3, 7, 8, 12, 21])])
+
+
+@given(MADE | written())
+def test_a_schedule_ends_if_a_link_without_tags_can_carry_it_out(schedule):
+    if not is_carried_out(schedule):
+        with pytest.raises(CourseError, match="never ends, because each waits for another"):
+            schedule.simulate()
+        return
+    assert schedule.simulate().spans
+
+    steps = [step for mine in schedule.instructions for step in mine]
+    messages = [step.message for step in steps if step.name == "send"]
+    assert len(messages) == 2 * (schedule.stages - 1) * schedule.micro_batches
+    assert len(set(messages)) == len(messages)
+
+    # No receive earlier than it must: before what needs it, or before a send that comes later.
+    for mine in schedule.instructions:
+        for step, after in itertools.pairwise(mine):
+            if step.name == "receive" and after.peer is None:
+                assert schedule.messages(after)[0] == step, schedule
+
+
+@pytest.mark.parametrize("letters", ["FB", "FBW"])
+def test_an_order_is_valid_if_each_step_comes_after_what_it_needs(letters):
+    steps = [f"{letter}{micro}" for micro in range(2) for letter in letters]
+    for order in itertools.permutations(steps):
+        is_valid = sorted(order, key=lambda step: step[1]) == steps
+        with nullcontext() if is_valid else pytest.raises(CourseError, match="stands before"):
+            parse([" ".join(order)], 2)

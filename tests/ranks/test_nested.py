@@ -196,9 +196,7 @@ def test_processes_that_join_no_group_are_a_ranks_own_business(method):
 
 
 def test_its_errors_are_those_of_a_rank_and_pythons_own_stay():
-    with pytest.raises(
-        RankError, match=r"CourseError: ranks cannot(.*\n)*.*in started"
-    ):
+    with pytest.raises(RankError, match=r"CourseError: ranks cannot(.*\n)*.*in started"):
         launch(started, ranks=2, device="cpu")
     with pytest.raises(RankError, match="AssertionError: cannot start a process twice"):
         launch(twice, ranks=1)
