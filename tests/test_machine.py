@@ -15,6 +15,7 @@ from course_utils import CourseError, DeviceError, launch, limits, machine
 from course_utils.limits import usable_cores, usable_memory
 from course_utils.machine import Device, discover, pick
 from tests.files import write
+from tests.tables import like, rows
 
 GIB = 2**30
 
@@ -100,95 +101,102 @@ def test_a_broken_driver_is_a_note(gpus, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "count", "xla", "row"),
-    [
-        ("v5e", 8, "2.9.0", "● native     8 \N{MULTIPLICATION SIGN} TPU v5e · torch_xla 2.9.0"),
-        ("v5p", 1, "", "○ not here   1 \N{MULTIPLICATION SIGN} TPU v5p · this kernel has no"),
-        ("no TPU", 1, "", "○ not here   none · torch_xla is not installed in this kernel"),
-        ("v5e", 0, "2.9.0", "◐ virtual    virtual cores of XLA's CPU client · torch_xla 2.9.0"),
-    ],
-)
-def test_tpu_and_its_package(host, kind, count, xla, row):
-    host(kind, count, torch_tpu="", torch_xla=xla)
-    assert row in repr(discover())
+CARDS = """
+kind    count  torch_xla  what the card says
+v5e     8      2.9.0      ● native     8 … TPU v5e · torch_xla 2.9.0
+v5p     1      none       ○ not here   1 … TPU v5p · this kernel has no
+no TPU  1      none       ○ not here   none · torch_xla is not installed in this kernel
+v5e     0      2.9.0      ◐ virtual    virtual cores of XLA's CPU client · torch_xla 2.9.0
+"""
 
 
-def test_a_containers_limits(monkeypatch, tmp_path):
-    """On a machine with 8 cores and 64 GiB, 60 of them free."""
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    monkeypatch.setattr(
-        psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=60 * GIB)
-    )
-    monkeypatch.setattr(limits, "CGROUP", tmp_path)
-    monkeypatch.setattr(limits, "OWN_GROUPS", tmp_path / "groups")
-    write(tmp_path, {"groups": "0::/"})
-    for cores, memory in (("1600000 100000", 128 * GIB), ("max 100000", "max")):
-        write(tmp_path, {"cpu.max": cores, "memory.max": memory})
-        assert (usable_cores(), usable_memory()) == (8, (64 * GIB, 60 * GIB))
-    write(
-        tmp_path,
-        {
-            "cpu.max": "150000 100000",
-            "memory.max": 4 * GIB,
-            "memory.current": 3 * GIB,
-            "memory.stat": f"anon 1\ninactive_file {GIB}\nactive_file 7",
-        },
-    )
-    assert usable_cores() == 1.5
-    assert usable_memory() == (4 * GIB, 2 * GIB), "cached file pages are given back when needed"
-    assert re.search(r"CPU +● native +1\.5 cores of ", repr(discover()))
+@pytest.mark.parametrize(("kind", "count", "version", "state", "says"), rows(CARDS))
+def test_tpu_and_its_package(host, kind, count, version, state, says):
+    host(kind, int(count), torch_tpu="", torch_xla=version.replace("none", ""))
+    assert re.search(f"{state} +{like(says)}", repr(discover()))
 
 
-@pytest.mark.parametrize(
-    ("groups", "files"),
-    [
-        # version 2, in a group of a group, where the outer one has less left
-        (
-            "0::/slurm/job",
-            {
-                "slurm/job/cpu.max": "200000 100000",
-                "slurm/cpu.max": "max 100000",
-                "slurm/job/memory.max": 4 * GIB,
-                "slurm/job/memory.current": GIB,
-                "slurm/memory.max": 8 * GIB,
-                "slurm/memory.current": 6 * GIB,
-            },
-        ),
-        # version 1, in a group of a group, beside one of another controller
-        (
-            "5:name=systemd:/other\n4:memory:/docker/a:b\n1:cpuacct,cpu:/docker\n0::/",
-            {
-                "cpu/docker/cpu.cfs_quota_us": 200000,
-                "cpu/docker/cpu.cfs_period_us": 100000,
-                "memory/other/memory.limit_in_bytes": GIB,
-                "memory/docker/a:b/memory.limit_in_bytes": 4 * GIB,
-                "memory/docker/a:b/memory.usage_in_bytes": 3 * GIB,
-                "memory/docker/a:b/memory.stat": f"inactive_file 0\ntotal_inactive_file {GIB}",
-                "memory/memory.limit_in_bytes": 2**63 - 4096,
-            },
-        ),
-        # version 1 in a container, which has its group at the root
-        (
-            "4:memory:/docker/id\n1:cpu,cpuacct:/docker/id",
-            {
-                "cpu/cpu.cfs_quota_us": 200000,
-                "cpu/cpu.cfs_period_us": 100000,
-                "memory/memory.limit_in_bytes": 4 * GIB,
-                "memory/memory.usage_in_bytes": 2 * GIB,
-            },
-        ),
-    ],
-)
-def test_limits_of_the_groups_that_a_process_is_in(groups, files, monkeypatch, tmp_path):
+# Of a machine with 8 cores and 64 GiB, 60 of them free: its files, and the cores and GiB left.
+LIMITED = {
+    "without limits": (
+        """
+        groups: 0::/
+        cpu.max: max 100000
+        memory.max: max
+        """,
+        (8, 64, 60),
+    ),
+    "with more than there is": (
+        """
+        groups: 0::/
+        cpu.max: 1600000 100000
+        memory.max: 128G
+        """,
+        (8, 64, 60),
+    ),
+    "cached file pages are given back when needed": (
+        """
+        groups: 0::/
+        cpu.max: 150000 100000
+        memory.max: 4G
+        memory.current: 3G
+        memory.stat: anon 1, inactive_file 1G, active_file 7
+        """,
+        (1.5, 4, 2),
+    ),
+    "version 2, in a group of a group, where the outer one has less left": (
+        """
+        groups: 0::/slurm/job
+        slurm/job/cpu.max: 200000 100000
+        slurm/cpu.max: max 100000
+        slurm/job/memory.max: 4G
+        slurm/job/memory.current: 1G
+        slurm/memory.max: 8G
+        slurm/memory.current: 6G
+        """,
+        (2, 4, 2),
+    ),
+    "version 1, in a group of a group, beside one of another controller": (
+        """
+        groups: 5:name=systemd:/other, 4:memory:/docker/a:b, 1:cpuacct,cpu:/docker, 0::/
+        cpu/docker/cpu.cfs_quota_us: 200000
+        cpu/docker/cpu.cfs_period_us: 100000
+        memory/other/memory.limit_in_bytes: 1G
+        memory/docker/a:b/memory.limit_in_bytes: 4G
+        memory/docker/a:b/memory.usage_in_bytes: 3G
+        memory/docker/a:b/memory.stat: inactive_file 0, total_inactive_file 1G
+        memory/memory.limit_in_bytes: 9223372036854771712
+        """,
+        (2, 4, 2),
+    ),
+    "version 1 in a container, which has its group at the root": (
+        """
+        groups: 4:memory:/docker/id, 1:cpu,cpuacct:/docker/id
+        cpu/cpu.cfs_quota_us: 200000
+        cpu/cpu.cfs_period_us: 100000
+        memory/memory.limit_in_bytes: 4G
+        memory/memory.usage_in_bytes: 2G
+        """,
+        (2, 4, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_limits_of_the_groups_that_a_process_is_in(name, monkeypatch, tmp_path):
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     memory = SimpleNamespace(total=64 * GIB, available=60 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     monkeypatch.setattr(limits, "CGROUP", tmp_path)
     monkeypatch.setattr(limits, "OWN_GROUPS", tmp_path / "groups")
-    write(tmp_path, {"groups": groups, **files})
-    assert usable_cores() == 2
-    assert usable_memory() == (4 * GIB, 2 * GIB)
+    files, left = LIMITED[name]
+    for line in re.sub(r"\b(\d+)G", lambda size: str(int(size[1]) * GIB), files).split("\n"):
+        path, _, text = line.strip().partition(": ")
+        if path:
+            write(tmp_path, {path: text.replace(", ", "\n")})
+    total, free = usable_memory()
+    assert (usable_cores(), total / GIB, free / GIB) == left
+    assert f" {left[0]} cores " in repr(discover())
 
 
 @pytest.mark.parametrize("call", [discover, pick, lambda: launch(print)])

@@ -221,12 +221,6 @@ def test_a_schedule_ends_if_a_link_without_tags_can_carry_it_out(schedule):
             schedule.simulate()
         return
     assert schedule.simulate().spans
-
-    steps = [step for mine in schedule.instructions for step in mine]
-    messages = [step.message for step in steps if step.name == "send"]
-    assert len(messages) == 2 * (schedule.stages - 1) * schedule.micro_batches
-    assert len(set(messages)) == len(messages)
-
     # No receive earlier than it must: before what needs it, or before a send that comes later.
     for mine in schedule.instructions:
         for step, after in itertools.pairwise(mine):

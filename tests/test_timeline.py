@@ -1,6 +1,8 @@
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from course_utils import Span, Timeline
 
@@ -23,21 +25,24 @@ def test_spans_are_sorted_and_measured():
     assert repr(TWO) == "Timeline(6 spans of ranks [0, 1], 8 s)"
 
 
-def test_overlap_is_the_time_in_which_both_lanes_work_and_counts_once():
-    # 3..5 and 5.5..6 of rank 0; on rank 1 one begins after the other
-    assert TWO.overlap() == pytest.approx(2.0 + 0.5)
-    spans = [Span(0, "a", 0, 4), Span(0, "b", 1, 3), Span(0, "c", 3, 6)]
-    talk = [Span(0, "send", 2, 5, "communication"), Span(0, "recv", 2.5, 7, "communication")]
-    timeline = Timeline(spans + talk)
-    assert (timeline.busy(0), timeline.busy(0, "communication"), timeline.overlap()) == (6, 5, 4)
+LANES = ("compute", "communication")
+ANY = st.builds(
+    lambda rank, name, lane, start, seconds: Span(rank, name, start, start + seconds, lane),
+    *(st.integers(0, 1), st.sampled_from(["forward", "idle"]), st.sampled_from(LANES)),
+    *(st.integers(0, 9), st.integers(1, 9)),
+)
 
 
-def test_idle_is_a_share_and_idle_spans_are_not_work():
-    timeline = Timeline(
-        [Span(0, "forward", 0, 1), Span(0, "idle", 1, 3), Span(0, "backward", 3, 4)]
-    )
-    assert (timeline.busy(0), timeline.idle()) == (2, 0.5)
-    assert TWO.idle() == 0.375
+@given(st.lists(ANY, min_size=1))
+def test_what_a_rank_is_busy_with_counts_once_however_spans_overlap(spans):
+    timeline = Timeline(spans)
+    busy = {(s.lane, s.rank, t) for s in spans if s.name != "idle" for t in range(s.start, s.end)}
+    compute, communication = ({(r, t) for at, r, t in busy if at == lane} for lane in LANES)
+    for rank in timeline.ranks:
+        assert timeline.busy(rank) == sum(here == rank for here, _ in compute)
+    assert timeline.overlap() == len(compute & communication)
+    whole = len(timeline.ranks) * timeline.seconds
+    assert timeline.idle() == pytest.approx(1 - len(compute) / whole)
 
 
 def test_last_begins_where_the_first_rank_begins_its_last_one():

@@ -12,23 +12,25 @@ import torch.distributed as dist
 from course_utils import DeviceError, discover, launch, tpus
 from course_utils.ranks.launcher import placement
 from tests.python import python
+from tests.tables import rows
+
+SLICES = """
+kind   chips  numbers of ranks
+v5e    1      1
+v5e    4      1, 4
+v5e    8      1, 4, 8
+v4     4      1, 2, 4
+7x     2      2
+v2/v3  8      0
+"""  # TorchTPU does not take v2 and v3
 
 
-@pytest.mark.parametrize(
-    ("kind", "count", "ranks"),
-    [
-        ("v5e", 1, [1]),
-        ("v5e", 4, [1, 4]),
-        ("v5e", 8, [1, 4, 8]),
-        ("v4", 4, [1, 2, 4]),
-        ("7x", 2, [2]),
-        ("v2/v3", 8, []),  # which TorchTPU does not take
-    ],
-)
+@pytest.mark.parametrize(("kind", "count", "ranks"), rows(SLICES))
 def test_numbers_of_chips_that_are_slices(host, kind, count, ranks):
-    host(kind, count)
-    assert [*tpus.slices()] == ranks
-    assert discover().ranks == (max(ranks) if ranks and max(ranks) > 1 else 4)
+    host(kind, int(count))
+    numbers = [int(number) for number in ranks.split(",")]
+    assert [*tpus.slices()] == [number for number in numbers if number]
+    assert discover().ranks == (numbers[-1] if numbers[-1] > 1 else 4)
 
 
 def test_the_card(host):
@@ -50,9 +52,8 @@ def test_without_torchtpu_ranks_are_on_the_cpu(host):
 
 def test_ranks_get_slices(host):
     host("v5e", 4)
-    assert placement(None, None) == (4, "tpu")
-    assert placement(1, None) == (1, "tpu")
-    assert placement(2, None) == (2, "cpu")
+    placed = {None: (4, "tpu"), 1: (1, "tpu"), 2: (2, "cpu")}
+    assert {ranks: placement(ranks, None) for ranks in placed} == placed
     assert placement(4, "cpu") == (4, "cpu")
     with pytest.raises(DeviceError, match='or on "tpu", one device each, if they are 1, 4'):
         placement(2, "tpu")

@@ -65,16 +65,8 @@ def collectives() -> None:
     everyone = range(cores)
     x = torch.tensor([float(core), core + 1.0]).to(device)
     assert xm.all_reduce(xm.REDUCE_SUM, x).tolist() == [sum(everyone), sum(everyone) + cores]
-    assert xm.all_reduce(xm.REDUCE_MAX, x).cpu().tolist() == [cores - 1, cores]
-    scaled = x * core
-    xm.all_reduce(xm.REDUCE_SUM, [scaled], scale=1 / cores)
-    assert scaled[0].item() == pytest.approx(sum(k * k for k in everyone) / cores)
     gathered = [value for k in everyone for value in (k, k + 1)]
     assert xm.all_gather(x, 0).cpu().tolist() == gathered
-    part = xm.reduce_scatter(xm.REDUCE_SUM, torch.arange(2.0 * cores).to(device), 1.0, 0, cores)
-    assert part.cpu().tolist() == [cores * 2 * core, cores * (2 * core + 1)]
-    ring = xm.collective_permute(x, [[k, (k + 1) % cores] for k in everyone])
-    assert ring.cpu().tolist() == [(core - 1) % cores, (core - 1) % cores + 1]
     assert xm.mesh_reduce("sum", core, sum) == sum(everyone)
 
 
