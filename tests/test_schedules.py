@@ -155,7 +155,7 @@ def test_torchs_own_lists_for_every_number_of_micro_batches():
 
     kinds: list[tuple] = [(ScheduleInterleavedZeroBubble, "zero-bubble", 1)]
     kinds += [(ScheduleInterleaved1F1B, "interleaved", v) for v in (1, 2, 3)]
-    for (kind, name, chunks), ranks, m in itertools.product(kinds, (2, 3, 4, 8), range(1, 25)):
+    for (kind, name, chunks), ranks, m in itertools.product(kinds, (2, 3, 8), range(1, 20)):
         try:
             theirs = lists_of_torch(kind, ranks, m, chunks)
         except ValueError:  # its zero-bubble has the rule for interleaved, too, and ours needs none

@@ -222,13 +222,6 @@ def test_interrupt_while_the_store_opens(kernel):
     assert answer.text.strip() == "False"
 
 
-def test_interrupt_while_the_server_is_still_importing(kernel):
-    kernel.restart_server()
-    request = kernel.send("launch(time.sleep, 60, ranks=4)")
-    time.sleep(0.3)
-    kernel.interrupt(request)
-
-
 ODD_RANKS = """
 def train():
     import subprocess, ctypes
@@ -239,27 +232,25 @@ launch(train, ranks=4)
 """
 
 
-def test_a_kernel_that_ends_takes_all_with_it(fresh):
-    """Restarted or killed in mid-run; told to stop it ends by itself, and leaves no file."""
+@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_kernel_that_is_restarted_in_mid_run_takes_all_with_it(fresh, is_killed):
     fresh.manager.shutdown_wait_time = 0.5  # seconds until Jupyter kills what it asked to stop
-    for is_killed in (False, True):
-        fresh.send(ODD_RANKS)
-        assert eventually(lambda: [c for rank in fresh.ranks() for c in rank.children()])
-        before = fresh.process.children(recursive=True)
-        assert len(before) >= 6, "a server, four ranks, and a child"
-        fresh.restart(now=is_killed)
-        assert not gone(before)
+    fresh.send(ODD_RANKS)
+    assert eventually(lambda: [c for rank in fresh.ranks() for c in rank.children()])
+    before = fresh.process.children(recursive=True)
+    assert len(before) >= 6, "a server, four ranks, and a child"
+    fresh.restart(now=is_killed)
+    assert not gone(before)
 
-    answer = fresh.works("""
-        from multiprocessing import util
-        print(util.get_temp_dir())
-    """)
-    assert os.path.isdir(answer.text.strip())
+    # One that is told to stop while nothing runs ends by itself, and leaves no file.
+    util = "from multiprocessing import util\nprint(util.get_temp_dir())"
+    folder = fresh.works(util).text.strip()
+    assert os.path.isdir(folder)
     group = os.getpgid(fresh.process.pid)  # ipykernel waits until all of it has ended
     assert group not in [os.getpgid(child.pid) for child in fresh.process.children()]
     fresh.manager.shutdown_wait_time = 120.0
     fresh.manager.shutdown_kernel(now=False)
-    assert not os.path.exists(answer.text.strip())
+    assert not os.path.exists(folder)
 
 
 def test_nothing_listens_beyond_loopback(kernel):

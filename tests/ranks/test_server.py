@@ -59,23 +59,15 @@ def test_a_plain_script_in_odd_surroundings(tmp_path):
     assert output == [f"{text}\n{text}\n"] * 2
 
 
-IMPORT = """
-import os, course_utils, torch.distributed  # the server imports while the launch is under way
-os.environ["TORCH_LOGS"] = "nonsense"  # which torch reads when it is imported
-course_utils.warm_up()
-del os.environ["TORCH_LOGS"]
-for _ in range(2):
-    try: print(course_utils.launch(int, ranks=1, device="cpu").results)
-    except course_utils.CourseError as error: print(error)
-"""
-
-
-def test_a_server_that_cannot_import_says_why_and_the_next_launch_has_another():
-    done = python("-c", IMPORT, cwd=ROOT)
-    words = "forked from ended (ValueError: "
-    assert words in done.stdout
-    assert done.stdout.endswith("[0]\n")
-    assert not done.stderr
+def test_a_server_that_cannot_import_says_why_and_the_wait_for_the_next_can_be_interrupted(kernel):
+    kernel.works("os.environ['TORCH_LOGS'] = 'nonsense'")  # which torch reads when it is imported
+    kernel.restart_server()
+    kernel.works("del os.environ['TORCH_LOGS']")
+    answer = kernel.run("launch(rank_of, ranks=2, device='cpu')")
+    assert "forked from ended (ValueError: " in answer.shown
+    request = kernel.send("launch(time.sleep, 60, ranks=4)")
+    time.sleep(0.3)
+    kernel.interrupt(request)
 
 
 def test_the_limit_begins_when_a_new_server_has_imported_torch(monkeypatch):
