@@ -152,7 +152,7 @@ def test_the_same_function_runs_unchanged_under_torchrun(tmp_path):
     write(tmp_path, {"train.py": SCRIPT})
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     done = python(*torchrun, "train.py", *names, cwd=tmp_path)  # `report` writes there
-    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[(")]  # not "[Gloo] …"
     found = sorted(map(ast.literal_eval, lines))
     train = runpy.run_path(str(tmp_path / "train.py"))["train"]
     assert [result for result, _ in found] == launch(train, names, ranks=2).results
