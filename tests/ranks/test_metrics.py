@@ -31,6 +31,7 @@ report(rank=0)               report got rank=, which each record has by itself.
 report(phase="train")        phase='train' is no number: give one, as in phase=0.5,
 report(loss=None)            is no number: give one, as in loss=0.5, or a tensor of one
 report(loss=[1, 2])          is no number
+report(loss={})              is no number
 report(loss=np.ones(2))      is no number
 report(loss=torch.ones(2))   is no number
 report(loss=1j)              is no number
