@@ -142,7 +142,7 @@ site: course
 badges: course
 	@$(BIN)/python tools/badges.py $(REPO)
 clean:
-	rm -rf .venv .venv-xla build *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .venv-xla build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .PHONY: help course env lab test test-all slow browser notebooks report site badges clean

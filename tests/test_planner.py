@@ -24,22 +24,22 @@ def on_a100(model: Model, batch: int, **plan) -> planner.Cost:
     return estimate(model, Plan(**plan), A100, batch=batch)
 
 
-@pytest.mark.parametrize(
-    ("source", "page", "plain"),
-    [
-        ("Megatron-LM", (-4.5, 7.5), (-2.5, 8)),
-        ("ZeRO-3", (-77, -22), (-66, -15)),
-        ("Korthikanti", (-2, 18), (-2, 18)),
-        ("FSDP", (-7, 1), (14, 22)),
-    ],
-)
-def test_published_steps_are_planned_within_their_bounds(source, page, plain):
-    """In percent; plus is planned too long. One rate of arithmetic serves every size.
+# In percent; plus is planned too long. ZeRO-3 of 2021 used far less of the links than is planned.
+BOUNDS = """
+source       as planned  if nothing hides
+Megatron-LM  -4.5, 7.5   -2.5, 8
+ZeRO-3       -77, -22    -66, -15
+Korthikanti  -2, 18      -2, 18
+FSDP         -7, 1       14, 22
+"""
 
-    ZeRO-3 of 2021 used far less of the links than is planned.
-    """
+
+@pytest.mark.parametrize(("source", "page", "plain"), rows(BOUNDS))
+def test_published_steps_are_planned_within_their_bounds(source, page, plain):
+    """One rate of arithmetic serves every size."""
     for name, devices, published, *both in published_runs.seconds(source):
-        for planned, (low, high) in zip(both, (page, plain), strict=True):
+        for planned, bounds in zip(both, (page, plain), strict=True):
+            low, high = map(float, bounds.split(","))
             assert low <= 100 * (planned / published - 1) <= high, (name, devices)
 
 

@@ -6,6 +6,7 @@ from course_utils.errors import PACKAGE
 from course_utils.ranks import program, whereabouts
 from course_utils.ranks.run import Run
 from course_utils.ranks.whereabouts import Whereabouts, grouped
+from tests.tables import rows
 
 C10D = "/site-packages/torch/distributed/distributed_c10d.py"
 CELL = ("/tmp/ipykernel_1/2.py", 4, "train")
@@ -22,22 +23,23 @@ END = (program.__file__, 1, "end")
 STEP = ("/site-packages/torch_xla/core/xla_model.py", 2, "mark_step")
 
 
-@pytest.mark.parametrize(
-    ("frames", "words"),
-    [
-        ([], "rank 0 does not answer"),
-        ([CELL], "rank 0 is"),
-        (WAITS, "rank 0 waits in all_reduce"),
-        ([*JOINS, CELL], "rank 0 waits in init_process_group"),
-        ([*JOINS, (f"{PACKAGE}/ranks/rank.py", 2, "prepare")], "rank 0 is starting"),
-        ([BACKWARD, CELL], "rank 0 waits in backward"),
-        ([*WAITS[:2], MEETS], "rank 0 had returned"),
-        ([STEP, CELL], "rank 0 waits in mark_step"),
-        ([CELL, END], "rank 0 has returned, and waits for its threads"),
-    ],
-)
+SAID = """
+frames                                                  what is said
+[]                                                      rank 0 does not answer
+[CELL]                                                  rank 0 is
+WAITS                                                   rank 0 waits in all_reduce
+[*JOINS, CELL]                                          rank 0 waits in init_process_group
+[*JOINS, (f"{PACKAGE}/ranks/rank.py", 2, "prepare")]    rank 0 is starting
+[BACKWARD, CELL]                                        rank 0 waits in backward
+[*WAITS[:2], MEETS]                                     rank 0 had returned
+[STEP, CELL]                                            rank 0 waits in mark_step
+[CELL, END]                                             rank 0 has returned, and waits for its
+"""
+
+
+@pytest.mark.parametrize(("frames", "words"), rows(SAID))
 def test_activity(frames, words):
-    [group] = grouped({0: frames})
+    [group] = grouped({0: eval(frames)})
     assert group.sentence("rank").startswith(words)
 
 
