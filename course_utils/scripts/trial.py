@@ -52,6 +52,7 @@ def tried(pieces: dict[str, Piece], files: Files, names: list[str], called: str)
 
 def _run(pieces: dict[str, Piece], folder: str, names: list[str]) -> Facts | Failure:
     sys.path[:] = [folder, *filter(is_installed, sys.path)]
+    os.chdir(folder)  # a script may be started anywhere
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = f"{folder}/script.py"
     # What follows from a rank's number is no value of the notebook's.

@@ -44,8 +44,16 @@ CASES = {
         (),
     ),
     "a module and parts of it": (
-        ["import xml.dom.minidom", "import xml.dom", "import xml"],
-        "def f():\n    return xml.dom.minidom.Node.ELEMENT_NODE",
+        [
+            "import xml.dom.minidom",
+            "import xml.dom",
+            "import xml",
+            "import logging, logging.handlers as others, xml.sax as unused",
+        ],
+        """
+        def f():
+            return [xml.dom.minidom.Node.ELEMENT_NODE, logging.handlers.DEFAULT_TCP_LOGGING_PORT]
+        """,
         (),
     ),
     "bound again under a condition": (
@@ -157,9 +165,10 @@ CASES = {
             "import os, types\nworld = int(os.environ.get('WORLD_SIZE', 1))",
             "c = types.SimpleNamespace(ranks=int(os.environ.get('WORLD_SIZE', 1)))",
             "import threading\nlock = threading.Lock()\nwith lock:\n    x = [print, world]",
+            "import pathlib\ntext = [pathlib.Path('pyproject.toml').read_bytes()[:5], print]",
             "numbers = (i for i in range(3))\nlines = types.SimpleNamespace(all=[*numbers])",
         ],
-        "def f():\n    return [world, c.ranks, x[1], lines.all]",
+        "def f():\n    return [world, c.ranks, x[1], lines.all, text[0]]",
         (),
     ),
     "kinds of parameters": (
