@@ -16,7 +16,8 @@ PYTHON_MAGICS = ("time", "capture", "prun")  # which run the Python after them i
 class Statement(NamedTuple):
     """A statement at the top of a cell.
 
-    `line` is where it begins there, and `uses` has global names, also of functions inside.
+    `line` is where it begins there. `uses` has global names, also of functions inside, and `needs`
+    those that it uses as it runs.
     """
 
     node: ast.stmt
@@ -24,6 +25,7 @@ class Statement(NamedTuple):
     line: int
     binds: set[str]
     uses: set[str]
+    needs: set[str]
 
 
 def statements(namespace: dict[str, Any]) -> list[Statement]:
@@ -63,7 +65,7 @@ def _cut(cell: str) -> Iterator[Statement]:
                 text = ast.get_source_segment(cell, node) or ""
             else:  # with its comments
                 text = "\n".join(cell.split("\n")[first - 1 : last])
-            yield Statement(node, text, first, *_names(text, node))
+            yield Statement(node, text, first, *_names(text))
     except SyntaxError:  # that cell did not run
         return
 
@@ -87,15 +89,23 @@ def _of_magic(node: ast.stmt) -> str | None:
     return None
 
 
-def _names(text: str, node: ast.stmt) -> tuple[set[str], set[str]]:
-    """The names that a statement binds at its top, and the global ones that it uses."""
+def _names(text: str) -> tuple[set[str], set[str], set[str]]:
+    """The names that a statement binds at its top, the global ones that it uses, and of these the
+    ones outside of functions.
+    """
     top = symtable.symtable(text, "cell", "exec")
     symbols = top.get_symbols()
     binds = {name.get_name() for name in symbols if name.is_assigned() or name.is_imported()}
-    tables, uses = [top], set()
-    for table in tables:
-        tables += table.get_children()
+    uses, needs = set(), set()
+    tables = [(top, False)]
+    for table, is_later in tables:
+        inside = [
+            (inner, is_later or inner.get_type() == "function") for inner in table.get_children()
+        ]
+        tables += inside
         for name in table.get_symbols():
             if name.is_referenced() and (table is top or name.is_global()):
                 uses.add(name.get_name())
-    return binds, uses
+                if not is_later:
+                    needs.add(name.get_name())
+    return binds, uses, needs

@@ -42,6 +42,8 @@ class Needed:
         self.imports: dict[str, str] = {}  # by the name that each binds
         self.pieces: dict[str, Piece] = {}  # by a statement's text, or by the name that they bind
         self.made: dict[str, str] = {}  # the key of the piece that makes a name
+        self.begun: set[str] = set()  # names whose statements are not yet written
+        self.postponed: list[tuple[Statement, str]] = []  # until those are that they need
         self.copies = Copies()
         self._set_process()
 
@@ -104,31 +106,44 @@ class Needed:
             if statement is None:
                 why = "no statement at the top of a cell makes it; write one, and run it"
                 refuse(name, used_by, why)
-            self.made[name] = self._take(statement, name)
-            self._change(name, parts_of(value))
+            self._take(statement, name)
         elif name not in self.saved and (text := literal(value)):
             is_written = statement is not None and assigns(statement.node, text)
             self.made[name] = name
             self.pieces[name] = Piece(statement.text if is_written else f"{name} = {text}")
         elif name not in self.saved and statement is not None and name not in statement.uses:
             try:
-                self.made[name] = self._take(statement, name)
+                self._take(statement, name)
             except CourseError:  # what it uses cannot leave; its value can
                 self.saved.add(name)
         else:
             self.saved.add(name)
             self._load(name)
 
-    def _take(self, statement: Statement, used_by: str) -> str:
-        """Write it once, however many names it binds; its key."""
+    def _take(self, statement: Statement, name: str) -> None:
+        """Write it after what it uses; where two use each other, after what it needs at once."""
+        self.begun.add(name)
         for used in sorted(statement.uses):
-            self.add(used, used_by)
-        text = self.copies.rewritten(statement.text, used_by)
-        self.pieces.setdefault(statement.text, Piece(text, statement.line))
-        return statement.text
+            self.add(used, name)
+        if statement.needs & (self.begun - {name}):
+            self.postponed.append((statement, name))
+        else:
+            self._write(statement, name)
 
-    def _change(self, name: str, parts: dict[str, Any]) -> None:
+    def _write(self, statement: Statement, name: str) -> None:
+        text = self.copies.rewritten(statement.text, name)
+        self.pieces.setdefault(statement.text, Piece(text, statement.line))
+        self.begun.discard(name)
+        if name in self.namespace:
+            self.made[name] = statement.text
+            self._change(name, self.namespace[name])
+        waiting, self.postponed = self.postponed, []
+        for one in waiting:
+            self._take(*one)
+
+    def _change(self, name: str, value: Any) -> None:
         """Write what has been changed of a definition since its statement ran."""
+        parts = parts_of(value) if is_definition(value) else {}
         for part in sorted(self.changed):
             if part.name == name:
                 place = name + part.place
@@ -195,6 +210,8 @@ class Needed:
 
     def agrees(self, called: str) -> bool:
         """Whether the pieces make what the kernel has; else `saved` and `changed` have more now."""
+        for one in self.postponed:  # each needs another: the trial says how it fails
+            self._write(*one)
         values = {name for name in self.made if not is_definition(self.namespace[name])}
         for name in self.made.keys() & self.saved:
             user = self.used_by[name]

@@ -149,6 +149,16 @@ CASES = {
         "def f():\n    return [g(1), h(), h.mine, k()]",
         (),
     ),
+    "classes that use each other": (
+        [
+            "class Node:\n    def children(self):\n        return [Leaf(), Twig.size]",
+            "class Leaf(Node):\n    size = 1",
+            "class Twig(Leaf):\n    of = Node",
+            "Twig.size = 2",
+        ],
+        "def f():\n    return [Node().children()[0].size, Node().children()[1], Twig.of is Node]",
+        (),
+    ),
     "methods, and what imports bind": (
         [
             "HIDDEN = 16\nclass Net:\n    def __init__(self, hidden=HIDDEN):\n"
