@@ -129,7 +129,11 @@ class Copies:
         if file.startswith("dist_utils") and PACKAGE not in path.parents:
             refuse(file, used_by, "the script has a package of this name; rename yours")
         self.files[file] = ""  # now, or a circle of imports would not end
-        self.files[file] = self.rewritten(path.read_text("utf-8"), used_by, package)
+        try:
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError:
+            refuse(file, used_by, "it is not in UTF-8; save it so")
+        self.files[file] = self.rewritten(text, used_by, package)
 
 
 def _file_of(inner: str) -> Path:
