@@ -1,6 +1,7 @@
 """The script gives what the notebook gives, alone; what cannot leave is named in words."""
 
 import errno
+import re
 import sys
 from pathlib import Path
 
@@ -285,8 +286,9 @@ def test_modules_beside_the_notebook_lie_beside_the_script(here, tmp_path):
         def work(n):
             return "another"
     """)
-    path = export(notebook["f"], tmp_path / "out" / "s.py", 3)
+    path = export(notebook["f"], tmp_path / "out" / "s.py", 3, jobs=("kubernetes",))
     assert result(path) == [6, "cpu"]
+    assert re.search(r"K = 2\n +END_OF_FILE\n", path.with_suffix(".yaml").read_text())
     assert result(export(notebook["mine"].work, tmp_path / "out" / "t.py", 4)) == 8
     copied = {one.relative_to(path.parent).as_posix() for one in path.parent.rglob("*.py")}
     assert copied == {"s.py", "t.py", *DIST_UTILS, *FILES}
