@@ -34,8 +34,9 @@ def test_what_a_cell_defines_is_found_by_its_name(kernel):
             dist.broadcast_object_list(box, src=0)
             return box
         def save():
-            torch.save(Result(1.0), "result.pt")
-            return torch.load("result.pt", weights_only=False)
+            own = f"result{dist.get_rank()}.pt"
+            torch.save(Result(1.0), own)
+            return torch.load(own, weights_only=False)
         def pool(work, items):
             with mp.Pool(2) as workers, ProcessPoolExecutor(2) as executor:
                 return workers.map(work, items), [*executor.map(cached, range(3))]
