@@ -109,4 +109,5 @@ def main(argv=None):
 
 if __name__ == "__main__":
     main()
+    dist.barrier()  # rank 0 may still be writing
     dist.destroy_process_group()
