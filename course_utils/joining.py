@@ -70,13 +70,15 @@ class Joining:
 
     def __init__(self) -> None:
         self.caller = ""
+        self.held: str | None = None  # the port of the store that the launcher holds
         self.expected = False  # that the function joins, too, what is joined already
         self.joins: Counter[str] = Counter()  # over the stores at these ports
         self.torchs_init, self.torchs_destroy = dist.init_process_group, dist.destroy_process_group
 
     def begin(self, caller: str) -> None:
         self.caller = caller
-        self.held = os.environ["MASTER_PORT"] if os.environ.get(AGENT_STORE) == "True" else None
+        if os.environ.get(AGENT_STORE) == "True":
+            self.held = os.environ["MASTER_PORT"]
 
     def init(self, *args: Any, **kwargs: Any) -> None:
         asked = inspect.signature(self.torchs_init).bind(*args, **kwargs).arguments

@@ -59,8 +59,9 @@ class Copies:
         the files beside the script.
         """
         lines = text.split("\n")
-        nodes = [*ast.walk(ast.parse(text))]
-        for node in (one for one in nodes if isinstance(one, ast.Import | ast.ImportFrom)):
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
             for module, attribute, _ in imported(node, package):
                 place = self.bring(module, attribute, used_by)
                 if place != module:

@@ -40,7 +40,8 @@ def _written(files: Files) -> str:
     for name, text in files.items():
         if "/" in name:
             lines += f"mkdir -p {shlex.quote(str(Path(name).parent))}\n"
-        whole = str(text).rstrip()  # one that does not end in a line's end would never end here
+        # A last line without an end would hide END_OF_FILE.
+        whole = str(text).rstrip()
         lines += f"cat > {shlex.quote(name)} <<'END_OF_FILE'\n{whole}\nEND_OF_FILE\n"
     binary = [name for name, text in files.items() if isinstance(text, bytes)]
     if binary or len(lines.encode()) > MOST_BYTES:

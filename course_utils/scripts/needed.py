@@ -5,21 +5,24 @@ comes from its statement, if that makes the same value in a process of its own; 
 """
 
 import builtins
+import functools
 import io
 import sys
 import types
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from ..errors import CourseError
-from .cells import Statement, statements
+from ..kernel_values import VALUES
+from .cells import Statement
 from .copies import COURSE, Copies, imported, refuse
 from .facts import Part, facts, is_definition, is_importable, parts_of, references
 from .files import MARK, Files
 from .literals import SCALARS, assigns, import_lines, literal
 from .process import environment_variables, sets_the_process, torch_settings
-from .trial import VALUES, Failure, Piece, tried
+from .trial import Failure, Piece, tried
 
 LOAD, SETTINGS = "the values", "the settings"  # pieces that are no name's
 CODE = (types.FunctionType, types.BuiltinFunctionType, type)
@@ -31,13 +34,20 @@ class Needed:
 
     Args:
         namespace: of the notebook.
+        cells: their statements.
         saved: names of the values that come from a file; more may be added.
         changed: parts of definitions that are not what their statements make; more may be added.
     """
 
-    def __init__(self, namespace: dict[str, Any], saved: set[str], changed: set[Part]) -> None:
-        self.namespace, self.saved, self.changed = namespace, saved, changed
-        self.statements = statements(namespace)
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        cells: list[Statement],
+        saved: set[str],
+        changed: set[Part],
+    ) -> None:
+        self.namespace, self.statements = namespace, cells
+        self.saved, self.changed = saved, changed
         self.used_by: dict[str, str] = {}  # names of the notebook's
         self.imports: dict[str, str] = {}  # by the name that each binds
         self.pieces: dict[str, Piece] = {}  # by a statement's text, or by the name that they bind
@@ -204,15 +214,19 @@ class Needed:
 
     def files(self, script: str) -> Files:
         """What lies beside the script of this name."""
-        values = {name: self.namespace[name] for name in self.made if name in self.saved}
-        file = {f"{script}{VALUES}": _saved(values | {"made by": MARK})} if values else {}
+        file = {f"{script}{VALUES}": self._values_file} if self._values_file else {}
         return {**self.copies.files, **file}
 
-    def agrees(self, called: str) -> bool:
-        """Whether the pieces make what the kernel has; else `saved` and `changed` have more now."""
-        for one in self.postponed:  # each needs another: the trial says how it fails
-            self._write(*one)
-        values = {name for name in self.made if not is_definition(self.namespace[name])}
+    @functools.cached_property
+    def _values_file(self) -> bytes:
+        """The values that come from it, once all is taken; nothing where there are none."""
+        values = {name: self.namespace[name] for name in self.made if name in self.saved}
+        return _saved(values | {"made by": MARK}) if values else b""
+
+    def _can_be_saved(self, values: set[str]) -> bool:
+        """Whether the file can be made; else `saved` has more: what uses a value that cannot."""
+        with suppress(Exception):  # whatever an object says when it is asked for its state
+            return self._values_file is not None
         for name in self.made.keys() & self.saved:
             user = self.used_by[name]
             try:
@@ -223,6 +237,15 @@ class Needed:
                     refuse(name, user, f"{why}; make it in the function")
                 self.saved.add(user)  # which then does not need it
                 return False
+        return True
+
+    def agrees(self, called: str) -> bool:
+        """Whether the pieces make what the kernel has; else `saved` and `changed` have more now."""
+        for one in self.postponed:  # each needs another: the trial says how it fails
+            self._write(*one)
+        values = {name for name in self.made if not is_definition(self.namespace[name])}
+        if not self._can_be_saved(values):
+            return False
         pieces = {"the imports": Piece(import_lines(self.imports))} | self.pieces
         made = tried(pieces, self.files("script"), [*self.made], called)
         if isinstance(made, Failure):

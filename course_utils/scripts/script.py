@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
 from ..ranks.call import check
-from .cells import namespace_of
+from .cells import namespace_of, statements
 from .files import MARK, Files, write
 from .jobs import SUFFIXES, job
 from .literals import import_lines, literal
@@ -106,14 +106,15 @@ def export(
             )
     options = _options(bound)
     namespace = {**namespace_of(inspect.unwrap(function))}
-    needed = Needed(namespace, set(), set())
+    cells = statements(namespace)
+    needed = Needed(namespace, cells, set(), set())
     while True:
         known = {*needed.saved}
         callee = needed.expression(function)
         given = _given(needed, bound)
         if needed.saved == known and needed.agrees(callee):
             break
-        needed = Needed(namespace, needed.saved, needed.changed)
+        needed = Needed(namespace, cells, needed.saved, needed.changed)
 
     kind = str(device).partition(":")[0] if device else None
     how = f", timeout={timeout}" if timeout else ""

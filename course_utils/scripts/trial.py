@@ -15,7 +15,6 @@ from .facts import Facts, facts
 from .files import Files, write
 
 MOST_SECONDS = 120  # that the statements may take, all together
-VALUES = ".values.pt"  # how the file of values ends, which has the script's name
 
 
 class Piece(NamedTuple):
