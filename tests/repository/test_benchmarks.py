@@ -10,7 +10,8 @@ from tests.python import python
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "tables"), [("launch", 2), ("faults", 1), ("live", 1), ("report", 1)]
+    ("name", "tables"),
+    [("launch", 2), ("faults", 1), ("live", 1), ("report", 1), ("classroom", 1)],
 )
 def test_it_prints_its_tables(name, tables, tmp_path):
     done = python(ROOT / "benchmarks" / f"{name}.py", "--quick", cwd=tmp_path, timeout=2400)

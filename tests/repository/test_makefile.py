@@ -32,8 +32,10 @@ def house(tmp_path):
     """A checkout, as far as the Makefile needs it; a space in its name, as in some home folders."""
     folder = tmp_path / "a course"
     shutil.copytree(ROOT / "tools" / "jupyter", folder / "tools" / "jupyter")
-    for name in ("Makefile", "requirements.txt", "requirements-xla.txt"):
-        shutil.copy(ROOT / name, folder)
+    (folder / "tests").mkdir()
+    pages = "requirements.txt", "requirements-xla.txt", "tests/requirements.txt"
+    for name in ("Makefile", *pages):
+        shutil.copy(ROOT / name, folder / name)
     (folder / "calls").touch()
     (tmp_path / "player").write_text(PLAYER)
     (tmp_path / "player").chmod(0o755)
@@ -83,6 +85,14 @@ def test_built_once_brought_up_to_date_and_built_again(house):
     assert make(house, "env", "XLA=0")[1].count("venv --clear .venv\n") == 1
     moved = house.rename(house.parent / "moved")
     assert make(moved, "env")[1].count("venv --clear") == 2
+
+
+@linux
+def test_what_only_tests_need_is_no_part_of_the_course(house):
+    make(house, "course")
+    assert "tests/requirements.txt" not in (house / "calls").read_text()
+    make(house, "env")
+    assert (house / "calls").read_text().count("tests/requirements.txt") == 1
 
 
 @linux
