@@ -328,12 +328,13 @@ def parse(orders: Iterable[str], micro_batches: int, *, name: str = "yours") -> 
     names = {"F": "forward", "B": "backward-input" if split else "backward", "W": "backward-weight"}
     lists = []
     for rank, text in enumerate(texts):
-        words = text.split() if isinstance(text, str) else [""]
-        if not all(re.fullmatch(r"[FBW]\d+", word) for word in words):
-            raise CourseError(
-                f"The order of rank {rank} is {text!r}: write one text such as 'F0 F1 B0 B1' (or "
-                "W)."
-            )
+        words = text.split() if isinstance(text, str) else [repr(text)]
+        for word in words:
+            if not re.fullmatch(r"[FBW]\d+", word):
+                raise CourseError(
+                    f"In the order of rank {rank}, {word!r} is not understood: write one text such "
+                    "as 'F0 F1 B0 B1' (or W)."
+                )
         lists.append([Instruction(names[word[0]], rank, int(word[1:])) for word in words])
     return Schedule(lists, micro_batches, name=name)
 

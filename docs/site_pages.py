@@ -1,4 +1,4 @@
-"""What the site adds to its files: the glossary's terms, and links that stay on the site."""
+"""Links that stay on the site; and the glossary, which `python docs/site_pages.py` writes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ BADGES = re.compile(r"<!-- badges -->.*?<!-- /badges -->\n*", re.DOTALL)
 
 def read(app, docname: str, source: list[str]) -> None:
     """Before a page is parsed."""
-    if docname == "docs/glossary":
-        source[0] += glossary()
-    elif docname.startswith("notebooks/"):
+    if docname.startswith("notebooks/"):
         page = json.loads(source[0])
         for cell in page["cells"]:
             if cell["cell_type"] == "markdown":
@@ -40,7 +38,7 @@ def here(text: str, app, docname: str) -> str:
 
 
 def glossary() -> str:
-    """The terms that the notebooks' recaps define, each with the notebook it is from."""
+    """The page: the terms that the notebooks' recaps define, each with the notebook it is from."""
     terms = []
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text())["cells"]
@@ -51,4 +49,11 @@ def glossary() -> str:
             words = " ".join(meaning.split())
             terms.append((term, f"{words} ([{title}](../notebooks/{path.name}))"))
     terms.sort(key=lambda term: term[0].lower())
-    return "\n".join(f"**{term}**\n: {meaning}\n" for term, meaning in terms)
+    page = (
+        "# Glossary\n\nThe terms of the notebooks' recaps, and the notebook that each is from.\n\n"
+    )
+    return page + "".join(f"- **{term}**: {meaning}\n" for term, meaning in terms)
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "glossary.md").write_text(glossary())

@@ -94,7 +94,7 @@ MISTAKES = """
 order of rank 0    order of rank 1    what is said
 F0 F1 B0           F0 B0 F1 B1        rank 0: backward 1 is missing
 F0 F1 B0 B1        F0 F0 B0 F1 B1     rank 1: forward 0 is there twice, or
-F0 F1 B0 B1        F0 G1              order of rank 1 is 'F0 G1': write
+F0 F1 B0 B1        F0 G1              order of rank 1, 'G1' is not understood
 F0 F1 F2 B0 B1     F0 F1 B0 B1        rank 0: forward 2: micro-batches are 0 to 1 here
 F0 F1 B0 B1        F0 B0 F1 B1 W0 W1  rank 0: backward-weight 0 is missing (W0)
 F0 F1 B0 W0 B1 W1  F0 W0 B0 F1 B1 W1  rank 1: backward-weight 0 stands before its backward-input
@@ -113,7 +113,7 @@ def test_what_makes_no_schedule_is_said_in_words():
 
     with pytest.raises(CourseError, match="needs 2 ranks or more"):
         make("interleaved", ranks=1, micro_batches=8)
-    with pytest.raises(CourseError, match=r"order of rank 1 is \['F0'\]: write"):
+    with pytest.raises(CourseError, match=r"order of rank 1, \"\['F0'\]\" is not understood"):
         parse(["F0 F1 B0 B1", ["F0"]], 2)
     says = "rank 0 waits for gradients 0 from rank 1; rank 1 waits for activations 1"
     with pytest.raises(CourseError, match=says):

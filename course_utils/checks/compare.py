@@ -61,7 +61,7 @@ def difference(expected: Any, got: Any, tol: float) -> Difference | None:
         both_nan = math.isnan(expected) and math.isnan(got)
         if both_nan or math.isclose(expected, got, rel_tol=tol, abs_tol=tol):
             return None
-        return Difference(f"off by {abs(expected - got):.3g}", *_apart(expected, got))
+        return Difference(_off(expected, got), *_apart(expected, got))
     if type(expected) is type(got) and expected == got:
         return None
     if kind(expected) != kind(given):
@@ -125,8 +125,8 @@ def _of_mappings(expected: Mapping, got: Mapping, tol: float) -> Difference | No
 def _of_lists(expected: list, got: list, given: str, tol: float) -> Difference | None:
     whole = show(expected)
     if len(expected) != len(got):
-        count = len(expected) or "none"
-        return Difference(f"{count} of them expected, these are {len(got)}", whole, given)
+        count = f"{len(expected)} of them" if expected else "none"
+        return Difference(f"{count} expected, these are {len(got)}", whole, given)
     for i, (value, its) in enumerate(zip(expected, got, strict=True)):
         if found := difference(value, its, tol):
             found = found._replace(words=f"number {i}: {found.words}")
@@ -152,6 +152,13 @@ def _parting(expected: str, got: str) -> tuple[str, str]:
     start = max(0, parting - 60)
     cut = "…" if start else ""
     return show(cut + expected[start:]), show(cut + got[start:])
+
+
+def _off(expected: float, got: float, most: str = "") -> str:
+    off = abs(expected - got)
+    if math.isfinite(off):
+        return f"off by {off:.3g}{most}"
+    return f"{got:g} where {expected:g} was expected"
 
 
 def _apart(expected: float, got: float) -> tuple[str, str]:
@@ -191,14 +198,15 @@ def _of_tensors(expected: torch.Tensor, got: Any, tol: float) -> Difference | No
 
     a, b = (tensor.detach().cpu().double() for tensor in (expected, got))
     close = torch.isclose(a, b, rtol=tol, atol=tol, equal_nan=True)
-    off = torch.where(close, 0.0, (a - b).abs().nan_to_num(torch.inf))
+    off = torch.where(close, 0.0, (a - b).abs().nan_to_num(torch.inf, torch.inf))
     if not off.any():
         return None
 
-    words = f"off by {off.max():.3g} at most"
+    at = torch.unravel_index(off.argmax(), off.shape)
+    worst = a[at].item(), b[at].item()
+    words = _off(*worst, " at most")
     if expected.numel() <= 12 and show(expected) != show(got):
         return Difference(words, show(expected), show(got))
-    at = torch.unravel_index(off.argmax(), off.shape)
     where = f" at [{', '.join(str(int(i)) for i in at)}]"
-    both = _apart(a[at].item(), b[at].item())
+    both = _apart(*worst)
     return Difference(words, both[0] + where, both[1] + where)

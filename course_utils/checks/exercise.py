@@ -52,8 +52,8 @@ from ..ranks.words import failed
 from ..style import plural
 from .compare import Difference, difference
 from .instruments import everyones
-from .learner import called_otherwise, is_stub, unfinished
-from .verdict import Verdict
+from .learner import called_otherwise, imports, is_stub, unfinished
+from .verdict import Verdict, offers_solutions
 
 Values = Iterator[tuple]  # what a probe yields: (words, value) or (words, value, tol) of each
 Probe = Callable[[Callable], Values]
@@ -130,8 +130,12 @@ class Exercise:
         return f"check.{self.name}({self.name}), .solution()"
 
     def solution(self) -> None:
-        """Print the published solution."""
-        print(inspect.getsource(self.published))
+        """Print the published solution, after the imports that the notebook lacks."""
+        if not offers_solutions():
+            print("Your teacher has the solution.")
+            return
+        lacking = imports(self.published, vars(sys.modules["__main__"]))
+        print(*lacking, inspect.getsource(self.published), sep="\n")
 
     def __call__(self, answer: Callable) -> Verdict:
         """Probe the answer on all numbers of ranks, and say what was found first."""
@@ -184,6 +188,8 @@ class Exercise:
         label, happened, lines, others = error.report
         if error.cause == "TimeLimit":
             happened = f"had not finished after {self.seconds:g} s"
+        if "op.preamble.length" in happened:  # gloo's words for it
+            happened = "got another message than it waited for: ranks call different collectives"
         if not self.ranks:
             label = "It"
             others = [label + sentence.removeprefix("rank 0") for sentence in others]
@@ -191,7 +197,7 @@ class Exercise:
         raising = "It raised "
         if sentence.startswith(raising) and not lines:  # none of the learner's: in the probe
             why = sentence.removeprefix(raising).removeprefix("CourseError: ")
-            sentence = f"What it returned or changed cannot be used: {why}"
+            sentence = f"What it returned or changed does not work: {why}"
         text = "\n".join([sentence, *lines, *others])
 
         printed = error.run.output[error.rank or 0].splitlines()

@@ -1,10 +1,12 @@
-"""What can be read off a learner's function: is it still the stub, or only half written?"""
+"""What can be read off a function: is it still the stub, or only half written; what it imports."""
 
 import ast
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable
 from types import FunctionType
+from typing import Any
 
 
 def is_stub(answer: Callable) -> bool:
@@ -36,6 +38,23 @@ def called_otherwise(published: FunctionType, answer: Callable) -> str:
         call = f"{published.__name__}({', '.join(wanted.parameters)})"
         return f"It is called as `{call}`, and yours cannot be: {error}."
     return ""
+
+
+def imports(function: FunctionType, there: dict[str, Any]) -> list[str]:
+    """The import statements of its module, for those of its names that are not `there` already."""
+    module = ast.parse(inspect.getsource(sys.modules[function.__module__]))
+    names = {node.id for node in ast.walk(_tree(function)) if isinstance(node, ast.Name)}
+    found = []
+    for line in module.body:
+        if isinstance(line, (ast.Import, ast.ImportFrom)):
+            bound = {alias.asname or alias.name.partition(".")[0]: alias for alias in line.names}
+            line.names = [bound[name] for name in bound if name in names - there.keys()]
+            if isinstance(line, ast.ImportFrom) and line.level:
+                package = function.__module__.rsplit(".", line.level)[0]
+                line.module, line.level = f"{package}.{line.module or ''}".rstrip("."), 0
+            if line.names:
+                found.append(ast.unparse(line))
+    return found
 
 
 def _is_nothing(line: ast.stmt) -> bool:

@@ -63,7 +63,7 @@ def _(answer):
     torch.manual_seed(6)
     fractions = 9 * torch.randn(7, 4)
     whole_numbers = torch.arange(20).reshape(5, 4) - 9
-    others = whole_numbers.byte(), torch.randn(1, 4), torch.randn(2, 3, 4, 5).mT
+    others = whole_numbers.byte(), torch.randn(1, 4, requires_grad=True), torch.randn(2, 3, 4, 5).mT
     torch.set_default_device("cpu:0")  # which is the CPU, too, and not what is set back by name
     for device in ("cpu", "meta"):
         # what is computed elsewhere, by whatever means, has no numbers from there
@@ -117,10 +117,11 @@ def _(answer):
         nested = {
             "name": "digits",
             "x": x,
-            "pair": (x, y),
+            "pair": (x, (y, x)),
             "dicts": {"of": {"dicts": [({"x": x},)]}},
             "more": [{3: "three", "y": y}, "cat", 7, None, [[x], (0, y)], [0.5, 2]],
             "scale": y[0],
+            "the same x": x,
             "no rows": x[:0],
             "on": True,
         }
@@ -132,6 +133,7 @@ def _(answer):
             "list": [],
             "tuple": (),
             "none": None,
+            "none again": None,
             "weight": nn.Parameter(x, False),
             "array": np.ones(2),
             "set": {1},

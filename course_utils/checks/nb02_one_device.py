@@ -73,7 +73,8 @@ def _(answer):
         first.reset_parameters()
         model[2].bias.requires_grad_(False)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-        loss = answer(model, optimizer, x, torch.arange(len(x)) % 3)
+        # the image's label is neither the first nor the last
+        loss = answer(model, optimizer, x, (torch.arange(len(x)) + 1) % 3)
         yield f"a model that reads {words}: the loss", loss
         yield f"a model that reads {words}: the model after it", inside(model)
     # the second device of every machine: no values there, but all its rules
@@ -148,6 +149,7 @@ def _(answer):
         yield f"{where}: what the optimizer that was given holds", optimizer.state_dict()
         drawn = torch.randperm(8, generator=shuffle).tolist()
         yield f"{where}: what `shuffle`, as it was given, draws next", drawn
+        yield f"{where}: the losses of the epochs after it", train(model, optimizer, shuffle, 2)
     yield (
         "",
         "All of the file is restored, so the epochs after it are those of a run that never "

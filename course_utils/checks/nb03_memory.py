@@ -87,6 +87,10 @@ def in_full(model, loss_of, x, y, most):
     return backward_in_pieces(model, heavier, x, y, most)
 
 
+# Of four at a time: other shares of zeros, of other labels, and of rows.
+LABELS = torch.tensor([0, 1, 1, 3, 4, 0, 0, 2, 2])
+
+
 def network() -> nn.Sequential:
     """Rows of any shape with eight numbers; a part of it is in eval(), and a bias is frozen."""
     torch.manual_seed(3)
@@ -129,7 +133,8 @@ def _(answer):
     ):
         torch.manual_seed(shape[0])
         x = torch.randn(shape)
-        y = torch.randint(5, shape[:1])
+        x[1] = 0  # as padding is
+        y = LABELS[: shape[0]].clone()
         model = network()
         # of earlier backwards, one of which overflowed; the last bias has had none
         model[1].weight.grad = torch.ones_like(model[1].weight)

@@ -58,6 +58,9 @@ def _(answer):
         "empty": "",
         3: "three",
         "list": [x],
+        "sizes": [28, 28, 3],
+        "names": ("a", "b"),
+        "range": {"from": -1.0, "to": 1.0},
     }
     for words, batch, devices in (
         ("a tensor of 10 rows, 4 devices", x, cpu),
@@ -81,7 +84,7 @@ def _(answer):
             cpu,
         ),
         (
-            'a dict with texts, False, None and a list of rows, ["cpu", "meta"]',
+            'a dict with texts, None, and lists with and without rows, ["cpu", "meta"]',
             other,
             ["cpu", "meta"],
         ),

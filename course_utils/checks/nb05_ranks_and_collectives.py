@@ -27,7 +27,7 @@ def mean_over_ranks(losses):
 def _(answer):
     rank = dist.get_rank()
     for counts in ((6, 5, 4, 3), (0, 300, 1, 3)):
-        losses = (numbers(counts[rank]) / 100) ** 3 - 0.2  # a loss may be negative, or 0
+        losses = 30 * (numbers(counts[rank]) / 100) ** 3 - 6  # a loss may be negative, or 0
         losses[1:3] = 0.0
         where = f"ranks with {list(counts[: dist.get_world_size()])} losses"
         yield f"{where}: the mean", answer(losses)
@@ -58,12 +58,17 @@ def ring_all_reduce(tensor):
 @exercise(ring_all_reduce, ranks=(2, 3, 4))
 def _(answer):
     p = dist.get_world_size()
-    for length, dtype in ((12, torch.float32), (5, torch.int32), (1001, torch.float32)):
+    whole = torch.int64
+    for length, dtype in ((12, torch.float32), (5, whole), (1001, torch.float64), (2, whole)):
         tensor = (numbers(length) / 7 - 5).to(dtype)  # neither whole nor all positive
+        if dtype == whole:
+            tensor *= 3**35  # more digits than a float64 has
         with Traffic() as traffic, sends() as sent:
             answer(tensor)
         where = f"{length} numbers, {dtype}"
-        yield f"{where}: the tensor", tensor
+        yield f"{where}: the tensor", tensor, 1e-12 if dtype == torch.float64 else 1e-5
+        digits = [number % 1000 for number in tensor.tolist() if dtype == whole]
+        yield f"{where}: the last three digits", digits
         collectives = traffic.calls.keys() - {"send", "recv", "barrier"}
         words = "the collectives that it calls, where messages are asked for"
         yield f"{where}: {words}", sorted(collectives)

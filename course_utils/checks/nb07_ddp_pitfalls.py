@@ -1,24 +1,19 @@
 """Exercises of notebook 07: runs to repair, each looked at by its symptom on real ranks."""
 
-import contextlib
-import io
-import pkgutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from pickle import UnpicklingError
-from time import sleep
-from typing import Any
-from unittest import mock
+from contextlib import nullcontext
+from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
-from torch.utils._pytree import tree_map_only
 
 from ..lessons.models import mlp
 from ..machine import pick
+from ..ranks.traffic import Traffic
+from .compare import AtMost
 from .exercise import exercise, patched
 from .instruments import (
     Steps,
@@ -44,7 +39,24 @@ def train_uneven(batches):
     return model.module
 
 
-@exercise(train_uneven, ranks=(3,), seconds=10)  # a right answer takes less than one
+def _fed(own: list[tuple], inputs: list[Tensor]) -> str:
+    """What is wrong with what went into a network on this rank; nothing where that is right."""
+    numbers = []
+    for seen in inputs:
+        same = [x.shape == seen.shape and bool((x.cpu() == seen).all()) for x, _ in own]
+        numbers.append(same.index(True) if any(same) else -1)
+    if -1 in numbers:
+        return "what went in is not a whole batch of this rank's list, as it was"
+    if inputs and len({*numbers}) < len(own):
+        return "a batch of this rank's list did not go in"
+    if len(numbers) > len(own):
+        return "a batch of this rank's list went in more than once"
+    if numbers != sorted(numbers):
+        return "this rank's batches went in out of their order"
+    return ""
+
+
+@exercise(train_uneven, ranks=(3,), seconds=7)  # a right answer takes less than one
 def _(answer):
     # two ranks have most: if they part in their last steps, that is seen
     for counts in ((2, 5, 5), (4, 1, 2)):
@@ -58,9 +70,13 @@ def _(answer):
         yield f"{where}: equal weights on all ranks at the end", equal_everywhere(end)
         # gradients are divided by all ranks, as with `join`, or by those that have a batch
         ways = [trained(in_steps(lists), by=by) for by in (dist.get_world_size(), 0)]
-        as_asked = any(torch.allclose(end, way, rtol=0, atol=1e-5) for way in ways)
         words = "SGD's steps on each batch once, whole and in order, and on no others"
-        yield f"{where}: what gives these weights", words if as_asked else "other steps"
+        fault = ""
+        if not any(torch.allclose(end, way, rtol=0, atol=1e-5) for way in ways):
+            fault = _fed(lists[dist.get_rank()], steps.inputs)
+            if not any(everyones(fault)):
+                fault = "each batch went in once, in order; look at zero_grad, loss and rate"
+        yield f"{where}: what gives these weights", fault or words
     yield (
         "",
         "Every batch counted once, nobody waited for ever, and the weights were equal before every "
@@ -68,104 +84,80 @@ def _(answer):
     )
 
 
-def train_and_save(batches, path):
-    """Train, save the network's state dict at `path`, and return what every rank loads from it."""
-    model = DDP(mlp().to(pick()))
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches:
-        optimizer.zero_grad()
-        cross_entropy(model(x), y).backward()
-        optimizer.step()
-    if dist.get_rank() == 0:
-        torch.save(model.module.state_dict(), path)
-    dist.barrier()
-    return torch.load(path, map_location=pick())
+def mean_over_tokens(model, pieces, most):
+    """Leave the gradient of the mean over all tokens of all ranks, its norm clipped to `most`."""
+    tokens = sum((y != -100).sum() for _, y in pieces)
+    dist.all_reduce(tokens)
+    for number, (x, y) in enumerate(pieces, 1):
+        with model.no_sync() if number < len(pieces) else nullcontext():
+            loss = cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
+            (loss * dist.get_world_size() / tokens).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), most)
 
 
-# where `torch.save` and `torch.load` open a file, and where that one reads, by whatever name
-WRITER = "torch.serialization._open_zipfile_writer"
-READER = "torch.serialization._open_zipfile_reader"
-LOAD = "torch.serialization._load"
-real_writer, real_reader, real_load = map(pkgutil.resolve_name, (WRITER, READER, LOAD))
+one_rank = partial(patched, target="torch.distributed.get_world_size", return_value=1)
+own_tokens = patched(mean_over_tokens, "torch.distributed.all_reduce")
 
 
-class Files:
-    """Stands for torch's files: counts each `save`, and keeps what `load` gave.
-
-    Writing begins a second after the call and takes half of one: who does not wait for the writer,
-    or only sleeps, which takes no time here, loads what an earlier run has left, or a part. What is
-    loaded is a little off, by the last bit of each number, so that it is known from what was saved.
-    """
-
-    def __init__(self) -> None:
-        self.saves = 0
-        self.loaded: list[Any] = []
-
-    @contextlib.contextmanager
-    def writer(self, file: Any) -> Iterator[Any]:
-        self.saves += 1
-        written = io.BytesIO()
-        with real_writer(written) as archive:
-            yield archive
-        sleep(1)
-        with contextlib.ExitStack() as stack:
-            target = file
-            if not hasattr(file, "write"):
-                target = stack.enter_context(open(file, "wb"))
-            target.write(written.getvalue()[:1000])
-            target.flush()
-            sleep(0.5)
-            target.write(written.getvalue()[1000:])
-
-    def reader(self, file: Any) -> Any:
-        try:
-            return real_reader(file)
-        except RuntimeError as error:
-            raise RuntimeError("this rank read a file that was not written to its end") from error
-
-    def load(self, *given: Any, **options: Any) -> Any:
-        loaded = real_load(*given, **options)
-        loaded = tree_map_only(torch.Tensor, lambda t: t.nextafter(torch.ones_like(t)), loaded)
-        self.loaded.append(loaded)
-        return loaded
+def mean_of_means(model, pieces, most):
+    for x, y in pieces:
+        loss = cross_entropy(model(x).flatten(0, 1), y.flatten())
+        (loss / len(pieces)).backward()
 
 
-def _numbers(state: Mapping) -> torch.Tensor:
-    return torch.cat([tensor.cpu().flatten() for tensor in state.values()])
+# the lengths of each rank's texts, by piece, and the norm that gradients may have
+TOKENS = {
+    "texts of unequal lengths": ([[[3, 9], [5]], [[2], [4, 4]], [[7, 1], [6]]], 1.1),
+    "a rank without a token": ([[[8], [2, 5], [1]], [[0, 0], [0], [0]], [[1], [6], [0]]], 1.1),
+    "no token in a first piece": ([[[0], [0, 0]], [[2, 6], [9]], [[0], [1]]], 0.5),
+}
 
 
-nobody_waits = patched(train_and_save, "torch.distributed.barrier")
+def texts(lengths: list[int], seed: int) -> tuple[Tensor, Tensor]:
+    """Tokens and labels (rows, tokens), the labels -100 behind each text's length."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(12, (len(lengths), max(lengths) + 2), generator=generator)
+    there = torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]
+    y = ids.roll(-1, 1).where(there, -100)
+    return ids.to(pick()), y.to(pick())
+
+
+def speaker() -> nn.Sequential:
+    """Tokens in, logits for the next ones out; the same weights each time."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(12, 24), nn.Linear(24, 12)).to(pick())
 
 
 @exercise(
-    train_and_save,
-    ranks=(3,),
-    seconds=10,
-    mistakes={"this is what an earlier run left; wait until the file is written": nobody_waits},
+    mean_over_tokens,
+    ranks=(3, 2),
+    seconds=7,
+    mistakes={
+        "this is a mean of means, in which a token of a short piece counts more": mean_of_means,
+        "the tokens of all ranks are to be counted, these are the rank's own": own_tokens,
+        "DDP divides by the number of ranks, which is to be undone": one_rank(mean_over_tokens),
+        "a token of a rank with few tokens counts more; divide by those of all ranks": one_rank(
+            own_tokens
+        ),
+    },
 )
 def _(answer):
-    with tempfile.TemporaryDirectory() as folder:
-        torch.save(mlp().state_dict(), f"{folder}/model.pt")  # left by an earlier run
-        path = everyones(f"{folder}/model.pt")[0]
-        files = Files()
-        with (
-            mock.patch(WRITER, files.writer),
-            mock.patch(READER, files.reader),
-            mock.patch(LOAD, files.load),
-            mock.patch("time.sleep"),
-        ):
-            loaded = answer([batch(10 * dist.get_rank() + i) for i in range(2)], path)
-        yield "what it returns", returned(loaded, Mapping, "a state dict")
-        yield "how many times the ranks save, together", sum(everyones(files.saves))
-        saved = None
-        with contextlib.suppress(UnpicklingError):
-            saved = torch.load(path, map_location=pick())
-        words = "does `torch.load` take the file with weights_only=True, its default"
-        yield words, saved is not None
-        yield "what is in the file", saved
-        yield "how many ranks load", sum(everyones(len(files.loaded) > 0))
-        loaded = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to(pick()), loaded)
-        yield "what it returns, which is to be what was saved", loaded
-        from_file = any(torch.equal(_numbers(loaded), _numbers(each)) for each in files.loaded)
-        yield "does it return what `torch.load` gave", from_file
-    yield "", "One rank wrote the file, and all ranks loaded the weights that were just trained."
+    for where, (lengths, most) in TOKENS.items():
+        pieces = [
+            [texts(piece, 10 * rank + i) for i, piece in enumerate(lengths[rank])]
+            for rank in range(dist.get_world_size())
+        ]
+        model = DDP(speaker())
+        with Traffic() as traffic:
+            answer(model, pieces[dist.get_rank()], most)
+        gradients = [p.grad for p in model.parameters()]
+        none = sum(g is None or not g.isfinite().all() for g in gradients)
+        yield f"{where}: how many parameters have no gradient, or nan in it", none
+        got = torch.cat([g.flatten() for g in gradients])
+        yield f"{where}: the gradient, its norm at most {most}", got, 1e-6
+        sent = traffic.bytes["all-reduce"] // got.nbytes
+        yield f"{where}: how often the gradients are all-reduced", AtMost(sent, 1)
+    yield (
+        "",
+        "The gradient of one process that has all texts, after one all-reduce of gradients.",
+    )

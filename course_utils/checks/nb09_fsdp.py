@@ -44,7 +44,7 @@ def _(answer):
     count = sum(p.numel() for p in model.parameters())
     ids = torch.full((1, 4), dist.get_rank(), device=pick())
     answer(model, init_device_mesh(pick().type, (dist.get_world_size(),)))
-    yield "parameters that are not sharded", outside(model)
+    yield "parameters of the given model that are not sharded", outside(model)
     peaks = []
     # the backend may hold a buffer for a moment longer: the least of many steps counts
     for _ in range(12):

@@ -30,13 +30,15 @@ def in_percent(forward, backward):
     },
 )
 def _(answer):
+    draw = random.Random(6)
+    drawn = [draw.choices((0, 0.0013, 0.002, 0.7), k=7) for _ in range(2)]  # equal ones, zeros
     for forward, backward in (
         ([1, 1], [2, 2]),
-        ([3.0, 1.0, 2.0], [6.0, 2.0, 2.0]),
+        ([1, 1, 2, 1], [2, 3, 1, 2]),
         ([5], [1]),
-        ([0.03, 0.01, 0.02], [0.06, 0.02, 0.04]),
         ([0.0021, 0.0007, 0.0016], [0.0033, 0.0014, 0.0048]),
-        ([2, 0, 1], [4, 0, 2]),
+        ([2, 0, 0, 1], [0, 0, 3, 2]),
+        drawn,
     ):
         call = f"idle_shares({forward}, {backward})"
         given = [*forward], [*backward]
@@ -62,7 +64,7 @@ def stage_costs(costs, counts):
 
 @exercise(balance)
 def _(answer):
-    draw = random.Random(4)
+    draw = random.Random(5)
     cases = [
         ([1] * 8, 4),
         ([5, 4, 3], 3),
@@ -70,9 +72,12 @@ def _(answer):
         ([4, 4, 1, 1, 1, 1, 2, 2], 4),
         ([1.002, 1.0, 1.001, 1.003, 1.002], 2),
         ([0.03, 0.01, 0.01, 0.01, 0.02], 2),
-        ([0.31, 0.02, 0.013, 0.011, 0.024, 0.017, 0.012, 0.3], 3),
+        ([10, 1, 1, 1], 3),
+        ([6, 5, 8, 4], 3),
     ]
-    cases += [([draw.randint(1, 99) / 1000 for _ in range(10)], stages) for stages in (2, 3, 4, 5)]
+    for stages in (2, 3, 4, 5):  # layers that are alike, and some that are far larger
+        for power in (1, 5):
+            cases.append(([draw.randint(2, 9) ** power / 1000 for _ in range(10)], stages))
     for costs, stages in cases:
         call = f"balance({costs}, {stages})"
         given = [*costs]

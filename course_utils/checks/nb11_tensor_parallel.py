@@ -18,6 +18,7 @@ from ..machine import pick
 from ..ranks.traffic import Traffic
 from .compare import AtMost
 from .exercise import Values, exercise, patched
+from .instruments import everyones
 
 
 class Operations(TorchDispatchMode):
@@ -86,6 +87,10 @@ def forward_and_backward(answer: Callable, *wholes: nn.Module) -> Values:
         whole(same).backward(direction)
         others = [*other_gradients(parameters, whole)]
         yield f"{where}: weights that get another gradient than in the whole layer", others
+        last = [*parameters.values()][-1]
+        copies = everyones(last.grad is not None and last.grad.any().item())
+        without = [rank for rank, has in enumerate(copies) if any(copies) and not has]
+        yield f"{where}: ranks whose copy of the last bias gets no gradient", without
         yield f"{where}: all values are right; what is sent forward, in bytes", forward.order
         yield f"{where}: all values are right; what is sent backward, in bytes", backward.order
 

@@ -1,18 +1,20 @@
 """Exercises of notebook 12, schedules that are played through: 1F1B, zero-bubble."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
 
 from .. import schedules
 from ..style import plural
 from .compare import AtMost
 from .exercise import Values, exercise
 
+SIZES = [*product((4, 1, 2, 3, 5), (8, 1, 2, 3, 4, 5))]  # ranks, micro-batches
 
-def played(answer: Callable, sizes: tuple[tuple[int, int], ...], *, split: bool) -> Values:
+
+def played(answer: Callable, sizes: Iterable[tuple[int, int]], *, split: bool) -> Values:
     """What is written for (ranks, micro-batches): what a rank does and holds, how long it waits."""
     for ranks, micro_batches in sizes:
-        batches = "micro-batch" if micro_batches == 1 else "micro-batches"
-        case = f"{micro_batches} {batches} on {plural(ranks, 'rank')}"
+        case = f"{plural(ranks, 'rank')}, m = {micro_batches}"
         orders = []
         for rank in range(ranks):
             order = answer(rank, ranks, micro_batches)
@@ -53,8 +55,7 @@ def forwards_first(rank, ranks, micro_batches):
     },
 )
 def _(answer):
-    sizes = ((4, 8), (1, 2), (5, 5), (3, 1), (3, 7), (11, 4), (17, 50))
-    yield from played(answer, sizes, split=False)
+    yield from played(answer, (*SIZES, (3, 7), (11, 4), (17, 50)), split=False)
     yield "", "The smallest bubble at the least memory, up to 17 ranks."
 
 
@@ -95,5 +96,6 @@ def w_at_the_end(rank, ranks, micro_batches):
     },
 )
 def _(answer):
-    yield from played(answer, ((4, 8), (1, 1), (4, 4), (5, 6), (3, 18), (11, 13)), split=True)
+    sizes = [size for size in SIZES if size[0] <= size[1]]
+    yield from played(answer, (*sizes, (5, 6), (3, 18), (11, 13)), split=True)
     yield "", "A third of 1F1B's waiting, and no rank holds more than rank 0 does with 1F1B."

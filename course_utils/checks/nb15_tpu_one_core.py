@@ -1,6 +1,7 @@
 """Exercises of notebook 15, by what XLA compiles, runs and reads: here, for a TPU has one owner."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -36,6 +37,13 @@ def counted(call: Callable, *args: Any) -> tuple[Any, Counters]:
             "out."
         )
     return result, ran
+
+
+def on_host() -> Counter[str]:
+    """How often which operation has run on the host so far; `.item()` and the like are there."""
+    from torch_xla.debug import metrics
+
+    return Counter({one: metrics.counter_value(one) for one in metrics.executed_fallback_ops()})
 
 
 def remove_recompiles(lines, table):
@@ -85,7 +93,9 @@ def _(answer):
         lengths = [*drawn.tolist(), longest]
         lines = [torch.randint(40, (length,), generator=generator) for length in lengths]
         table = torch.cat([vectors, vectors[:, :1].expand(-1, more)], 1).to(torch_xla.device())
+        before = on_host()
         means, ran = counted(answer, lines, table)
+        host = on_host() - before
         compiles += ran.compiles
         where = f"call {call + 1}"
         yield f"{where}: what it returns", kind(means)
@@ -100,6 +110,7 @@ def _(answer):
         given = [lines, table.cpu()[:, :24]]
         yield f"{where}: the lines and the table afterwards, which were not to change", given
         yield f"{where}: whether a program ran on the XLA device", ran.executions != 0
+        yield f"{where}: operations that ran on the host, and read from the device", [*host]
         yield f"{where}: downloads from the XLA device", AtMost(ran.downloads, 0)
         yield f"programs compiled until {where}, each call with other lengths", AtMost(compiles, 5)
     yield "", f"{plural(compiles, 'compile')} in 8 calls with 96 lines."

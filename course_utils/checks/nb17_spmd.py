@@ -72,6 +72,7 @@ def _(answer):
         x = torch.randn(32, width, generator=generator).to(torch_xla.device())
         where = f"{data} x {devices // data} devices, width {width}"
         answer(network, x, mesh)
+        yield f"{where}: shard_mlp(mlp, x, mesh)", None  # these words are said where it raises
         frozen = [name for name, p in network.named_parameters() if not p.requires_grad]
         yield f"{where}: parameters that take no gradient any more", frozen
         held = xla.sharding({"x": x} | dict(network.named_parameters()))

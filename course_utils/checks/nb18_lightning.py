@@ -117,10 +117,11 @@ def once_an_epoch(model, lr, steps):
 def _(answer):
     from lightning.pytorch import LightningModule
 
-    for lr, steps in ((0.2, 12), (0.1, 24)):  # 12 are taken
+    # 18 steps are taken, on two ranks 9; there the second accuracy falls in the end.
+    for lr, steps in ((0.2, 12), (0.5, 24)):
         model = models.mlp()
         with torch.no_grad():
-            next(model.parameters()).mul_(4)  # for gradients that show whether somebody clips them
+            next(model.parameters()).mul_(8)  # for gradients that show whether somebody clips them
         module = answer(model, lr, steps)
         is_module = isinstance(module, LightningModule)
         yield "what it returns", "a LightningModule" if is_module else kind(module)
@@ -139,7 +140,7 @@ def _(answer):
 
 
 def fit(module: Any) -> dict[str, list]:
-    """Two epochs of six steps: learning rates, and what it logs."""
+    """Three epochs of six steps: learning rates, and what it logs."""
     from lightning.pytorch import Callback, Trainer
 
     from ..lightning import quiet
@@ -160,7 +161,7 @@ def fit(module: Any) -> dict[str, list]:
     notes.on_train_epoch_end = functools.partial(log, "accuracy")
     ranks = dist.get_world_size()
     trainer = Trainer(
-        max_epochs=2,
+        max_epochs=3,
         callbacks=[notes],
         accelerator="cpu",
         devices=ranks,

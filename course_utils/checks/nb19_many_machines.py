@@ -1,7 +1,8 @@
 """Exercise of notebook 19, on two real ranks: started again from what a kill would leave.
 
-Nothing is killed: the folder is copied in a step, before every change of a file, with each file
-half written, and at the end.
+Nothing is killed: the folder is copied in a step, before every change of a file, with half of what
+was written into a file, and at the end. Threads write slowly, so that a write nobody waits for is
+unfinished by then.
 """
 
 import contextlib
@@ -43,22 +44,26 @@ class Kills:
         self.done = 0
         self.kept: list[tuple[int, Path]] = []
         self.writing: Path | None = None
+        self._held = b""  # what the file `writing` held when the folder was last looked at
+        self._last: Path | None = None  # the copy made then
+        self._trains = threading.get_native_id()
         self._lock = threading.Lock()
         sys.addaudithook(self._heard)  # for as long as the process lives
 
-    def keep(self, writing: Path | None = None) -> None:
-        """Copy the folder if it is time, also with half of the file last written."""
-        if self.done not in self.steps:
-            return
+    def keep(self) -> None:
+        """Copy the folder if it is time, also with half of what was written since last time."""
         with self._lock, contextlib.suppress(OSError):  # a file may go while the folder is copied
-            if self.writing:
-                whole = self.writing.read_bytes()
-                torn = self._copy(self.kept[-1][1])
-                file = torn / self.writing.relative_to(self.folder)
-                file.write_bytes(whole[: len(whole) // 2])
-            self.writing = None
-            self._copy(self.folder)
-            self.writing = writing
+            last, self._last = self._last, None
+            if self.writing and self.writing.exists():
+                held, self._held = self._held, self.writing.read_bytes()
+                if last and held != self._held:
+                    pairs = enumerate(zip(held, self._held, strict=False))
+                    same = next((at for at, (a, b) in pairs if a != b), len(held))
+                    half = (same + len(self._held)) // 2
+                    file = self._copy(last) / self.writing.relative_to(self.folder)
+                    file.write_bytes(self._held[:half] + held[half:])
+            if self.done in self.steps:
+                self._last = self._copy(self.folder)
 
     def writer(self, real: Callable, file: Any, *args: Any) -> Any:
         """The writer of `torch.save`, which opens a file by C++: here it says so."""
@@ -71,8 +76,15 @@ class Kills:
             return
         path = Path(os.path.abspath(os.fsdecode(args[0])))
         writes = event != "open" or args[2] & (os.O_WRONLY | os.O_RDWR)
-        if writes and self.folder in path.parents:
-            self.keep(path if event == "open" else None)
+        if not (writes and self.folder in path.parents):
+            return
+        if self.steps and threading.get_native_id() != self._trains:
+            time.sleep(0.2)
+        self.keep()
+        if event == "open":
+            self.writing = path
+            emptied = args[2] & os.O_TRUNC or not path.exists()
+            self._held = b"" if emptied else path.read_bytes()
 
     def _copy(self, folder: Path) -> Path:
         copy = shutil.copytree(folder, self.home / f"{dist.get_rank()}-{len(self.kept)}")
@@ -142,7 +154,11 @@ def train(
     model.module[0].register_forward_pre_hook(forward)  # which is always called by position
     optimizer.register_step_post_hook(stepped)
     writer = functools.partial(kills.writer, torch._C.PyTorchFileWriter)
-    with mock.patch("torch._C.PyTorchFileWriter", writer):
+    number = os.getpid() + folder.stat().st_ino  # another one after each start
+    with (
+        mock.patch("torch._C.PyTorchFileWriter", writer),
+        mock.patch("os.getpid", return_value=number),
+    ):
         answer(model, optimizer, sampler, loader, EPOCHS, folder)
     dist.barrier()  # rank 0 may still write
     if rank == 0:
@@ -226,7 +242,7 @@ def _(answer):
     count = 0
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
         kills = Kills(Path(everyones(own)[0]))
-        for steps in ((3, EACH), (EACH + 3, 14, EPOCHS * EACH)):
+        for steps in ((0, 1, EACH), (EACH + 3, 14, EPOCHS * EACH)):
             numbers, after = train(answer, start, kills, steps)
             if start is None:
                 yield "nobody kills it: the batches, by their numbers in the loop", numbers
@@ -234,10 +250,12 @@ def _(answer):
                 loops = after
             states = [state for kept in everyones(kills.kept) for state in kept]
             for done in steps:
-                again = [train(answer, folder, kills) for at, folder in states if at == done]
+                folders = [folder for at, folder in states if at == done]
+                again = [train(answer, folder, kills) for folder in folders]
                 count += len(again)
-                start = next(folder for at, folder in reversed(states) if at == done)
                 begun = [numbers[0] if numbers else done for numbers, _ in again]
+                earliest = max(range(len(again)), key=lambda i: (-begun[i], i))
+                start = folders[earliest]  # of these the last one, where half a file may be left
                 moment = "in a step, in a write (which leaves half a file) or after it"
                 where = f"killed after {done} of {len(loops)} steps, {moment}, and started again"
                 others = [

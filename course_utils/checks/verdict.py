@@ -1,5 +1,6 @@
 """What `check.…` answers with: a card in a notebook, elsewhere plain lines; true or false."""
 
+import os
 from dataclasses import dataclass
 from html import escape
 
@@ -58,11 +59,17 @@ class Verdict:
             for name, value in self._values()
         ]
         if not self:
-            solution = f"`check.{self.exercise}.solution()` prints a solution."
-            more = f"The hints are under the exercise; {solution}"
+            more = "The hints are under the exercise."
+            if offers_solutions():
+                more += f" `check.{self.exercise}.solution()` prints a solution."
             rows.append(f'<span style="opacity:0.75;font-size:0.92em">{_code(more)}</span>')
         lines = "".join(f'<div style="margin-top:4px">{row}</div>' for row in rows)
         return f'<div role="status" style="{card}">{lines}</div>'
+
+
+def offers_solutions() -> bool:
+    """Not in a class that works with COURSE_SOLUTIONS=0 in its environment."""
+    return os.environ.get("COURSE_SOLUTIONS") != "0"
 
 
 def _code(text: str) -> str:

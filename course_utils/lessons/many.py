@@ -27,7 +27,7 @@ def join(wanted):
         device = torch.device(device.type, int(os.environ.get("LOCAL_RANK", 0)))
         torch.accelerator.set_device_index(device.index)
     if "RANK" in os.environ and not dist.is_initialized():
-        dist.init_process_group()
+        dist.init_process_group("gloo" if device.type == "cpu" else None)
     elif not dist.is_initialized():
         dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
     return device, dist.get_rank(), dist.get_world_size()
@@ -55,7 +55,7 @@ def main(argv=None):
     network = solo.network(args.dropout, args.norm).to(device, kind)
     model = DDP(network)  # 5
     if args.seed >= 0:
-        torch.manual_seed(args.seed + rank)  # 6
+        torch.manual_seed(args.seed * ranks + rank)  # 6
     optimizer = torch.optim.AdamW(model.parameters(), args.lr, weight_decay=0.05)
     steps = len(loader) // args.pieces  # of an epoch; pieces that are left over are not used
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -65,13 +65,15 @@ def main(argv=None):
     history = []
     if args.resume:
         history, random = solo.restore(folder, parts)
-        if len(random) == ranks:  # other ranks draw other random numbers
-            torch.set_rng_state(random[rank])  # 6
+        if len(random) == ranks:  # as many as were saved
+            solo.set_random_state(random[rank], device)  # 6
 
-    for epoch in range(len(history), args.epochs):
+    # of sums that all ranks have, so all stop alike
+    while len(history) < args.epochs and solo.waited(history) < args.patience:
+        epoch = len(history)
         sampler.set_epoch(epoch)  # 4
         began = time.time()
-        total = torch.zeros((), device=device)
+        total = torch.zeros((), dtype=kind, device=device)
         for piece, (x, y) in enumerate(islice(loader, steps * args.pieces), 1):
             last = piece % args.pieces == 0
             with nullcontext() if last else model.no_sync():  # 7
@@ -95,15 +97,13 @@ def main(argv=None):
         loss, right, rows = sums.tolist()
         history.append((total.item() / ranks / steps, loss / rows, right / rows))
         random = [None] * ranks
-        dist.all_gather_object(random, torch.get_rng_state())  # 6
+        dist.all_gather_object(random, solo.random_state(device))  # 6
         if rank == 0:  # 10
             print("  loss {:.3f}, validation {:.3f}, {:.1%}".format(*history[-1]), end=", ")
             print(f"{time.time() - began:.1f} s")
             solo.write(folder, history, random, parts)
-        if solo.waited(history) == args.patience:  # of sums that all ranks have
-            if rank == 0:
-                print("stopped early")
-            break
+    if rank == 0 and len(history) < args.epochs:
+        print("stopped early")
     return model
 
 

@@ -53,9 +53,10 @@ class Alive(TorchDispatchMode):
     memory.
 
     Attributes:
-        samples: the bytes after each operation.
+        samples: the bytes after each operation; `operations`: their names.
         phases: {"forward", "backward" or "optimizer": the number of its first operation, from 1};
             the optimizer's is the first one after the backward.
+        messages: (number from 1, name) of each operation that began a message.
         largest: the bytes of the largest memory that an operation returned.
     """
 
@@ -64,7 +65,9 @@ class Alive(TorchDispatchMode):
         self._memory: weakref.WeakSet[UntypedStorage] = weakref.WeakSet()
         self._see(tensors)
         self.samples: list[int] = []
+        self.operations: list[str] = []
         self.phases: dict[str, int] = {}
+        self.messages: list[tuple[int, str]] = []
         self.largest = 0
         self._modules = ModuleTracker()  # knows whether a backward runs
 
@@ -78,10 +81,13 @@ class Alive(TorchDispatchMode):
         self.largest = max(self.largest, largest)
         # FSDP2 empties memory that it will fill again, so sizes are read anew each time.
         self.samples.append(sum(map(UntypedStorage.nbytes, self._memory)))
+        self.operations.append(operation.__name__.split(".")[0])
         phase = "optimizer" if "backward" in self.phases else "forward"
         if self._modules.is_bw:
             phase = "backward"
         self.phases.setdefault(phase, len(self.samples))
+        if operation.namespace == "c10d":
+            self.messages.append((len(self.samples), operation.__name__))
         return made
 
     @property

@@ -19,8 +19,9 @@ class StepCost:
     """A step of one rank, measured; bytes are bytes for each parameter of the model.
 
     Attributes:
-        alive: the bytes of all that is there, after each operation.
+        alive: the bytes of all that is there, after each operation; `operations`: their names.
         phases: {"forward", "backward" and "optimizer": the number of its first operation, from 1}.
+        messages: (number from 1, name) of each operation that began a message.
         kept: the bytes of parameters, of gradients, and of the optimizer's states, just before the
             optimizer's step.
         sent: the bytes that a ring sends, by collective.
@@ -30,7 +31,9 @@ class StepCost:
     """
 
     alive: list[float]
+    operations: list[str]
     phases: dict[str, int]
+    messages: list[tuple[int, str]]
     kept: list[float]
     sent: dict[str, float]
     traffic: Traffic
@@ -41,6 +44,17 @@ class StepCost:
     def peak(self) -> float:
         """The most bytes at once."""
         return max(self.alive)
+
+    def curve(self) -> tuple[list[float], list[float]]:
+        """(x, `alive`) where it changes: x is 1 at the end of the backward, and 2 at the step's."""
+        size, at = self.alive, self.phases["optimizer"] - 1
+        ends = [0]
+        for i in range(1, len(size)):
+            if abs(size[i] - size[ends[-1]]) > 0.1:
+                ends += [i - 1, i]
+        ends.append(len(size) - 1)
+        x = [i / at if i < at else 1 + (i - at) / (len(size) - at) for i in ends]
+        return x, [size[i] for i in ends]
 
 
 def forward_backward(model: nn.Module, rows: int = 1) -> None:
@@ -68,7 +82,9 @@ def measured(model: nn.Module, optimizer: Optimizer | None = None, *, rows: int 
     count = sum(p.numel() for p in model.parameters())
     return StepCost(
         [size / count for size in alive.samples],
+        alive.operations,
         alive.phases,
+        alive.messages,
         [size / count for size in kept],
         {name: size / count for name, size in traffic.sent.items()},
         traffic,

@@ -114,7 +114,22 @@ def evaluate(network, rows):
 def waited(history):
     """How many epochs ago the validation loss was best."""
     losses = [loss for _, loss, _ in history]
-    return len(losses) - 1 - losses.index(min(losses))
+    return len(losses) - 1 - losses.index(min(losses)) if losses else 0
+
+
+def generators(device):
+    """What this process draws from: the CPU's generator, and the device's, for dropout."""
+    places = torch, torch.get_device_module(device)
+    return [place for place in places if hasattr(place, "get_rng_state")]  # torch.cpu has none
+
+
+def random_state(device):
+    return [generator.get_rng_state() for generator in generators(device)]
+
+
+def set_random_state(states, device):
+    for generator, state in zip(generators(device), states, strict=True):
+        generator.set_rng_state(state)
 
 
 def write(folder, history, random, parts):
@@ -130,7 +145,7 @@ def write(folder, history, random, parts):
 
 
 def restore(folder, parts):
-    """Give each part its state from last.pt; the history so far, and the random state."""
+    """Give each part its state from last.pt; the history so far, and the random states."""
     state = torch.load(folder / "last.pt", map_location="cpu")
     for name, part in parts.items():
         part.load_state_dict(state[name])
@@ -159,9 +174,10 @@ def main(argv=None):
     history = []
     if args.resume:
         history, random = restore(folder, parts)
-        torch.set_rng_state(random)
+        set_random_state(random[0], device)
 
-    for epoch in range(len(history), args.epochs):
+    while len(history) < args.epochs and waited(history) < args.patience:
+        epoch = len(history)
         began = time.time()
         total = 0.0
         for piece, (x, y) in enumerate(islice(loader, steps * args.pieces), 1):
@@ -180,10 +196,9 @@ def main(argv=None):
         history.append((total / steps, loss / rows, right / rows))
         print("  loss {:.3f}, validation {:.3f}, {:.1%}".format(*history[-1]), end=", ")
         print(f"{time.time() - began:.1f} s")
-        write(folder, history, torch.get_rng_state(), parts)
-        if waited(history) == args.patience:
-            print("stopped early")
-            break
+        write(folder, history, [random_state(device)], parts)
+    if len(history) < args.epochs:
+        print("stopped early")
     return model
 
 

@@ -35,7 +35,7 @@ KIND = {
 }
 TAKE_NUMBERS = (
     *("scores", "move", "train_step", "backward_in_pieces", "scatter", "gather"),
-    *("mean_over_ranks", "train_uneven", "train_and_save", "idle_shares", "balance", "mlp_part"),
+    *("mean_over_ranks", "train_uneven", "idle_shares", "balance", "mlp_part"),
     *("attention_part", "merge_outputs", "to_experts", "train_large", "train_noisy"),
 )
 NO_MATTER = {("balance", "positive"), ("idle_shares", "positive"), ("mean_over_ranks", "sorted")}

@@ -2,12 +2,14 @@
 harm.
 """
 
+import builtins
 import contextlib
 import os
 import re
 import sys
 import threading
 import time
+import types
 from dataclasses import replace
 from decimal import Decimal  # noqa: F401
 
@@ -17,9 +19,11 @@ import torch
 import torch.distributed as dist
 
 from course_utils import launch
+from course_utils.checks import all_exercises
 from course_utils.checks.compare import AtMost, difference  # noqa: F401
 from course_utils.checks.exercise import SETTINGS, Exercise
 from tests import tables
+from tests.files import ROOT, cells
 
 
 def share(rows, devices):
@@ -180,9 +184,33 @@ def test_an_answer_cannot_harm_the_kernel():
     assert "It had not finished after 2 s" in replace(shares, seconds=2.0)(never_ends).text
 
 
-def test_the_solution_is_printed(capsys):
-    shares.solution()
-    assert "return [len(range(rows)" in capsys.readouterr().out
+@pytest.mark.parametrize("name", all_exercises())
+def test_a_solution_runs_where_it_is_printed(name, capsys, monkeypatch):
+    """With the imports that the notebook lacks, and what its cells define."""
+    exercise = all_exercises()[name]
+    (notebook,) = ROOT.glob(f"notebooks/{exercise.published.__module__.rpartition('nb')[2]}.ipynb")
+    text = "\n".join(cell.source for cell in cells(notebook, "code"))
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    exercise.solution()
+    defined = vars(builtins) | dict.fromkeys(re.findall(r"^def (\w+)", text, re.MULTILINE), ...)
+    exec(capsys.readouterr().out, defined)
+    published = exercise.published.__code__
+    assert {*names_of(published)} & {*exercise.published.__globals__} <= {*defined}
+
+
+def names_of(code):
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from names_of(inner)
+
+
+def test_what_the_notebook_has_is_not_imported_again(capsys, monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "torch", torch, raising=False)
+    all_exercises()["balance"].solution()
+    assert capsys.readouterr().out.startswith("from itertools import combinations, pairwise\n")
+    all_exercises()["read_once"].solution()
+    assert capsys.readouterr().out.startswith("def read_once")
 
 
 def test_html_escapes_and_holds_no_fixed_background():
@@ -197,7 +225,7 @@ DIFFERENT = """
 expected                 got                                  what is said
 torch.zeros(2, 3)        torch.zeros(3, 2)                    another shape
 torch.zeros(2)           torch.full((2,), 0.5)                off by 0.5 at most
-torch.zeros(2)           torch.full((2,), float("nan"))       off by
+torch.zeros(2)           torch.full((2,), float("nan"))       nan where 0 was expected
 torch.zeros(2)           [0.0, 0.0]                           a tensor was expected, this is a list
 torch.zeros(2)           torch.zeros(2, dtype=torch.int64)    another dtype
 torch.zeros(2)           torch.zeros(2, requires_grad=True)   another requires_grad
@@ -207,7 +235,7 @@ torch.zeros(2)           torch.zeros(2, device="meta")        another device
 {"a": 1}                 {}                                   other names than expected
 1.5                      1.75                                 off by 0.25
 1.5                      "1.5"                                a number was expected, this is a text
-1.0                      float("nan")                         off by
+1.0                      float("-inf")                        -inf where 1 was expected
 "a network"              None                                 this is nothing (None)
 "sum"                    "mean"                               not what was expected
 300 * "a" + "b"          300 * "a" + "c"                      not what was expected

@@ -38,3 +38,12 @@ def test_many_refuses_a_batch_that_cannot_be_dealt(tmp_path):
     options = ["--batch=63", f"--cache={tmp_path / 'digits.pt'}", f"--out={tmp_path}"]
     with pytest.raises(RankError, match="--batch 63: not divisible by 2 x 1 ranks"):
         launch(many.main, options, ranks=1, device="cpu")
+
+
+@pytest.mark.parametrize("script", [solo, many])
+def test_a_run_that_stopped_early_trains_no_further(script, tmp_path):
+    options = [*OPTIONS, "--epochs=5", "--lr=0", "--patience=1", f"--out={tmp_path}"]
+    options += [f"--cache={tmp_path / 'digits.pt'}"]
+    for more in ([], ["--resume"]):
+        launch(weights, script, [*options, *more], ranks=1, device="cpu")
+        assert len((tmp_path / "log.csv").read_text().splitlines()) == 2

@@ -36,4 +36,8 @@ def test_without_an_optimizer_shards_are_counted():
         assert cost.kept == pytest.approx([2, 2, 0], abs=0.01)
         assert cost.alive[-1] == pytest.approx(4, abs=0.01)
         assert [name for name, _ in cost.traffic.order] == ["all-gather", "reduce-scatter"]
+        assert [name.split(".")[0] for _, name in cost.messages] == [
+            "_allgather_base_",
+            "_reduce_scatter_base_",
+        ]
         assert cost.ms > 0

@@ -37,7 +37,8 @@ def installed(python: str | Path, names: list[str]) -> list[str]:
 
 def test_pins_are_what_is_installed():
     course, xla = pins("requirements.txt"), pins("requirements-xla.txt")
-    assert installed(sys.executable, [*course]) == [*course.values()]
+    tests = pins("tests/requirements.txt")
+    assert installed(sys.executable, [*course, *tests]) == [*course.values(), *tests.values()]
     assert f"torch=={course['torch']}+cpu" in (ROOT / "binder" / "requirements.txt").read_text()
     assert xla["torch"] == xla["torch_xla"], "torch_xla fits one torch only"
     assert not {pin for pin in (xla.keys() & course.keys()) - {"torch"} if xla[pin] != course[pin]}
@@ -46,6 +47,12 @@ def test_pins_are_what_is_installed():
     )
     if (ROOT / ".venv-xla" / "ready").exists():
         assert installed(ROOT / ".venv-xla" / "bin" / "python", [*xla]) == [*xla.values()]
+
+
+def test_the_glossary_is_that_of_the_notebooks():
+    made = "import site_pages; print(site_pages.glossary(), end='')"
+    page = run(sys.executable, "-c", made, cwd=ROOT / "docs")
+    assert (ROOT / "docs" / "glossary.md").read_text() == page.stdout, "python docs/site_pages.py"
 
 
 def test_links_lead_somewhere():
@@ -101,6 +108,9 @@ def test_notebook_was_run_from_top_to_bottom_and_is_fit_to_commit(notebook):
         "Restart and run all, then save"
     )
     for cell in code:
+        if cell.metadata.get("jupyter", {}).get("source_hidden"):
+            # JupyterLab shows it on one line, which makes a narrow page wider
+            assert cell.source.startswith("# Machinery, to be skipped\n")
         assert len(cell.source.splitlines()) <= 30, "no cell over 30 lines"
         if "raises-exception" not in tags(cell):
             errors = [out.ename for out in cell.outputs if out.output_type == "error"]

@@ -113,9 +113,6 @@ def training() -> Notebook:
         "def resume(",
     )
     sources = [re.split("\n(?:WORK|script) = ", cell)[0] for cell in cells_of("19", *starts)]
-    # The thread that saves waits for a lost host, too, and its rank for that thread: not for two
-    # minutes.
-    sources[4] = sources[4].replace("minutes=2", "seconds=10")
     return Notebook(*sources)
 
 

@@ -29,6 +29,7 @@ def digest(function, *args, **more):
 SIX = ("RANKS = ", "def train(digits", "import hashlib", "def by_hand", "def fit(", "def timed_all")
 NINE = ("RANKS = ", "def sharded(", "def gpt(")
 TWELVE = ("RANKS = ", "import inspect", "def build(", "THEIRS = ")
+NINETEEN = ("HOSTS, EACH", "def network(", "def accident(", "def train(")
 SCHEDULES = """
 from course_utils import schedules
 gpipe = schedules.make("GPipe", ranks=2, micro_batches=MICROS)
@@ -41,7 +42,12 @@ CASES = {  # notebook, its cells, one of our own, the call
     "FSDP2": ("09", NINE, "text = data.text()", "trained, text, 3"),
     "a pipeline by hand": ("12", TWELVE[:3], SCHEDULES, "one_step, gpipe, x, y, 0"),
     "torch's pipeline": ("12", TWELVE, SCHEDULES, "with_torch, one, x, y, 0"),
-    "a deep model": ("19", ("HOSTS, EACH", "def network(", "def train("), "", "train, 3"),
+    "a deep model": (
+        "19",
+        ("HOSTS, EACH", "def network(", "def accident(", "def train("),
+        "",
+        "train, 3",
+    ),
 }
 
 

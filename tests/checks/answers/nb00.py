@@ -36,6 +36,14 @@ def in_rounded_blocks(n, rank, ranks):
     return range(rank * size, n if rank == ranks - 1 else (rank + 1) * size)
 
 
+def the_rest_afterwards(n):
+    """Equal blocks are shared; every rank adds the numbers that are left."""
+    ranks = dist.get_world_size()
+    size = n // ranks
+    shared = share(lambda n, rank, ranks: range(rank * size, (rank + 1) * size))
+    return shared(n) + sum(range(ranks * size, n))
+
+
 def some_leave_early(n):
     return 0 if dist.get_rank() >= n else share()(n)
 
@@ -49,6 +57,7 @@ WRONG = {
         share(in_rounded_blocks),
         share(lambda n, rank, ranks: torch.arange(rank, n, ranks).tolist()),
         some_leave_early,
+        the_rest_afterwards,
         share(lambda n, rank, ranks: range(0 if rank else n)),
     ],
 }

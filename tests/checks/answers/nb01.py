@@ -113,6 +113,22 @@ def not_in_dicts_of_dicts(batch, device):
     }
 
 
+def tuples_in_tuples_flat(batch, device):
+    if isinstance(batch, dict):
+        return {key: tuples_in_tuples_flat(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        parts = [tuples_in_tuples_flat(value, device) for value in batch]
+        return tuple(one for part in parts for one in (part if isinstance(part, tuple) else [part]))
+    return by_tree(batch, device)
+
+
+def a_key_for_each_object(batch, device):
+    if not isinstance(batch, dict):
+        return by_tree(batch, device)
+    keys = {id(value): key for key, value in batch.items()}
+    return {key: a_key_for_each_object(batch[key], device) for key in keys.values()}
+
+
 def nothing_for_nothing(batch, device):
     return by_tree(batch, device) if torch.is_tensor(batch) or batch else None
 
@@ -143,12 +159,15 @@ WRONG = {
         leaves(torch.use_deterministic_algorithms, True),
         of_changed(lambda x: x.view(-1, 4).view(x.shape)),
         of_changed(torch.clone, torch.squeeze),
+        of_changed(torch.Tensor.detach_),
         of_changed(torch.clone, lambda y: y.transpose(0, 1) if y.dim() == 3 else y),
     ],
     "move": [
         in_the_batch,
         not_in_dicts_of_dicts,
         nothing_for_nothing,
+        tuples_in_tuples_flat,
+        a_key_for_each_object,
         by_the_first_value,
         lambda *given: by_tree(*given, others=str),
         lambda *given: by_tree(*given, dtype_of=floats_to_float32),

@@ -47,6 +47,11 @@ def changed(change):
     return train_step
 
 
+def labels_from_0(model, optimizer, x, y):
+    y -= y.min()
+    return step(model, optimizer, x, y)
+
+
 def other_mode(model, optimizer, x, y):
     was = model.training
     model.train()
@@ -92,6 +97,13 @@ def keeps_a_rate(path, model, optimizer, shuffle):
     return epoch
 
 
+def by_setstate(path, model, optimizer, shuffle):
+    """The groups hold numbers afterwards, no parameters."""
+    epoch = restored()(path, model, optimizer, shuffle)
+    optimizer.__setstate__(torch.load(path, map_location="cpu")["optimizer"])
+    return epoch
+
+
 RIGHT = {
     "train_step": [with_closure, by_autograd],
     "resume": [from_an_open_file, restored(where=torch.device("cpu"))],
@@ -100,6 +112,7 @@ WRONG = {
     "train_step": [
         lambda *given: step(*given).item(),
         other_mode,
+        labels_from_0,
         lambda *given: step(*given, update=by_hand),
         changed(lambda x: x.float()),
         changed(torch.squeeze),
@@ -108,6 +121,7 @@ WRONG = {
     "resume": [
         restored(shuffled=False),
         keeps_a_rate,
+        by_setstate,
         restored(number=lambda epoch: epoch + 1 if epoch else 0),
         restored(after=lambda model: model.zero_grad()),
         restored(where={"cuda:7": "cpu"}),

@@ -39,6 +39,17 @@ def by_rows(batch, devices):
     ]
 
 
+def numbers_are_rows(batch, devices):
+    """A container without tensors is cut, too."""
+    if isinstance(batch, dict):
+        rows = zip(*(numbers_are_rows(value, devices) for value in batch.values()), strict=False)
+        return [dict(zip(batch, row, strict=True)) for row in rows]
+    if isinstance(batch, (list, tuple)) and not any(map(torch.is_tensor, batch)):
+        most = -(-len(batch) // len(devices))
+        return [batch[i * most : (i + 1) * most] for i in range(len(devices))]
+    return scatter(batch, devices)
+
+
 def in_place(batch, devices):
     parts = scatter(batch, devices)
     if isinstance(batch, dict):
@@ -126,6 +137,7 @@ WRONG = {
         ),
         of_tensors(by_rows, (tuple, dict)),
         in_place,
+        numbers_are_rows,
         not_if(lambda batch, devices: len(devices) == 1, lambda batch, devices: [batch]),
         not_if(
             lambda batch, devices: len(batch) < len(devices),

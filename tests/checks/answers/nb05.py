@@ -106,17 +106,24 @@ def everything_every_time(tensor):
         passing = arriving
 
 
-def changed(change):
-    """A ring whose result is changed a little."""
+def changed(change, before=torch.clone):
+    """A ring whose tensor is changed a little, before it or after it."""
 
     def ring_all_reduce(tensor):
-        ring(started_first)(tensor)
-        tensor.copy_(change(tensor))
+        sums = before(tensor)
+        ring(started_first)(sums)
+        tensor.copy_(change(sums))
 
     return ring_all_reduce
 
 
+def without_its_empty_chunk(leaving, to, arriving, source):
+    if len(leaving):  # and yet waits for what the other does not send
+        started_first(leaving, to, arriving, source)
+
+
 all_send_first = ring(blocking(lambda: True))
+not_when_empty = ring(without_its_empty_chunk)
 RIGHT = {
     "mean_over_ranks": [two_calls, with_objects],
     "ring_all_reduce": [
@@ -132,6 +139,7 @@ WRONG = {
         uneven,
         by_doubling,
         only(lambda losses: losses[losses != 0]),
+        only(torch.Tensor.half),
         only(lambda losses: losses[:100]),  # as where there is room for so many of each rank
     ],
     "ring_all_reduce": [
@@ -143,6 +151,9 @@ WRONG = {
         lambda tensor: ring_all_reduce(tensor.clone()),
         all_send_first,
         changed(torch.round),
+        changed(torch.clone, torch.Tensor.float),
+        changed(torch.clone, torch.Tensor.double),
+        not_when_empty,
     ],
 }
-HANGS = {all_send_first, uneven}
+HANGS = {all_send_first, not_when_empty, uneven}

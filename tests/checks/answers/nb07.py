@@ -1,17 +1,13 @@
 """Answers to the exercises of notebook 07."""
 
-import io
 import itertools
-import os
-import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
-from torch.serialization import load, save
 
 from course_utils import pick
 from course_utils.checks.instruments import everyones
@@ -72,72 +68,92 @@ def looks_at_extra_batches(batches):
     return model.module
 
 
-def trained(batches):
+def count(pieces):
+    return torch.stack([(y != -100).sum() for _, y in pieces])
+
+
+def of_all_ranks(pieces):
+    total = count(pieces).sum().float()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+
+
+def summed(logits, y):
+    return cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum")
+
+
+def by_torch(model, most):
+    nn.utils.clip_grad_norm_(model.parameters(), most)
+
+
+def by_hand(model, most):
+    gradients = [p.grad for p in model.parameters()]
+    norm = torch.cat([g.flatten() for g in gradients]).norm()
+    for g in gradients:
+        g.mul_((most / norm).clamp(max=1))
+
+
+def each_by_itself(model, most):
+    for p in model.parameters():
+        nn.utils.clip_grad_norm_(p, most)
+
+
+def tokens(divisor=of_all_ranks, loss=summed, clip=by_torch, early=None, waits=1, skips=False):
+    """A mean_over_tokens: `early` clips after each piece, the last `waits` pieces are sent."""
+
+    def mean_over_tokens(model, pieces, most):
+        by = divisor(pieces)
+        for number, (x, y) in enumerate(pieces):
+            if skips and (y == -100).all():
+                continue
+            model.require_backward_grad_sync = number >= (
+                len(pieces) - waits if waits > 0 else -waits
+            )
+            (loss(model(x), y) / by).backward()
+            if early:
+                early(model, most)
+        clip(model, most)
+
+    return mean_over_tokens
+
+
+def divided_at_the_end(model, pieces, most):
+    """The ranks count by objects, once the last gradients are there."""
+    with model.no_sync():
+        for x, y in pieces[:-1]:
+            summed(model(x), y).backward()
+    x, y = pieces[-1]
+    summed(model(x), y).backward()
+    number = sum(everyones(int(count(pieces).sum())))
+    for p in model.parameters():
+        p.grad *= dist.get_world_size() / number
+    by_hand(model, most)
+
+
+def without_ddp(model, pieces, most):
+    """One message of its own, with the tokens in it."""
+    module = model.module
+    for x, y in pieces:
+        there = y != -100
+        cross_entropy(module(x)[there], y[there], reduction="sum").backward()
+    gradients = [p.grad for p in module.parameters()]
+    message = torch.cat([*[g.flatten() for g in gradients], count(pieces).sum()[None]])
+    dist.all_reduce(message)
+    nn.utils.vector_to_parameters(message[:-1] / message[-1], gradients)
+    by_torch(model, most)
+
+
+def skips_and_counts(batches):
+    """A rank without a batch sends its number where the others send gradients."""
     model, optimizer = new()
-    for batch in batches:
-        step(model, optimizer, *batch)
-    return model
+    for i in range(max(everyones(len(batches)))):
+        if i < len(batches):
+            step(model, optimizer, *batches[i])
+        dist.all_reduce(torch.ones(1, device=pick()))
+    return model.module
 
 
-def write(model, path):
-    torch.save(model.module.state_dict(), path)
-
-
-def saved(write=write, wait=dist.barrier, give=lambda model, loaded: loaded, writers=(0,)):
-    """train_and_save: the writers write, all `wait`, then load."""
-
-    def train_and_save(batches, path):
-        model = trained(batches)
-        if dist.get_rank() in writers:
-            write(model, path)
-        wait()
-        return give(model, torch.load(path, map_location=pick()))
-
-    return train_and_save
-
-
-def own_state(model, loaded):
-    return model.module.state_dict()
-
-
-def into_the_model(model, loaded):
-    model.module.load_state_dict(loaded)
-    return model.module.state_dict()
-
-
-def when_the_file_is_newer(batches, path):
-    """Waits until the file's time changes, which it does when writing begins."""
-    before = os.stat(path).st_mtime_ns
-    dist.barrier()
-    model = trained(batches)
-    if dist.get_rank() == 0:
-        write(model, path)
-    while os.stat(path).st_mtime_ns == before:
-        time.sleep(0.01)
-    return torch.load(path)
-
-
-def by_keywords(batches, path):
-    model = trained(batches)
-    if dist.get_rank() == 0:
-        save(obj=model.module.state_dict(), f=path)
-    dist.barrier()
-    return load(f=path)
-
-
-def renamed(model, path):
-    write(model, path + ".new")
-    os.replace(path + ".new", path)
-
-
-def to_an_open_file(model, path):
-    with open(path, "wb") as file:
-        write(model, file)
-
-
-def by_bytes(model, path):
-    write(model, buffer := io.BytesIO())
-    Path(path).write_bytes(buffer.getvalue())
+waits_for_ever = tokens(skips=True)
 
 
 RIGHT = {
@@ -145,11 +161,10 @@ RIGHT = {
         padded_with_nothing(),
         uneven(divided_by_those_left),
     ],
-    "train_and_save": [
-        saved(to_an_open_file, wait=lambda: dist.all_reduce(torch.ones(1, device=pick()))),
-        saved(renamed, give=into_the_model),
-        saved(by_bytes),
-        by_keywords,
+    "mean_over_tokens": [
+        tokens(clip=by_hand),
+        divided_at_the_end,
+        without_ddp,
     ],
 }
 WRONG = {
@@ -159,13 +174,22 @@ WRONG = {
         uneven(train_on=filled_up),
         uneven(train_on=lambda batches: [(x[:4], y[:4]) for x, y in batches]),
         looks_at_extra_batches,
+        skips_and_counts,
+        uneven(train_on=reversed),
         padded_with_nothing(steps=lambda counts: counts[-1]),
     ],
-    "train_and_save": [
-        saved(wait=lambda: time.sleep(3)),
-        saved(lambda model, path: torch.save(model.state_dict(), path)),
-        saved(give=own_state),
-        when_the_file_is_newer,
-        saved(writers=range(3), wait=lambda: None),
+    "mean_over_tokens": [
+        tokens(waits=2),
+        tokens(waits=-1),
+        tokens(early=by_torch, clip=lambda *_: None),
+        tokens(clip=each_by_itself),
+        tokens(clip=lambda *_: None),
+        waits_for_ever,
+        tokens(lambda pieces: count(pieces).sum().clamp(min=1)),
+        tokens(lambda pieces: of_all_ranks(pieces) * dist.get_world_size()),
+        tokens(lambda pieces: of_all_ranks([(None, y.where(y > 0, -100)) for _, y in pieces])),
+        tokens(lambda pieces: of_all_ranks([(None, y.clamp(min=0)) for _, y in pieces])),
+        tokens(len, lambda logits, y: cross_entropy(logits.mT, y)),
     ],
 }
+HANGS = {waits_for_ever}

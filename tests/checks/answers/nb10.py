@@ -48,13 +48,43 @@ def never_waits_without_work(forward, backward):
     return [1 - (f + b) / total if f + b else 0.0 for f, b in zip(forward, backward, strict=True)]
 
 
-def all_counts(costs, stages):
-    counts = itertools.product(range(1, len(costs) + 1), repeat=stages)
+def looked_up(forward, backward):
+    return idle_shares(forward, [dict(zip(forward, backward, strict=True))[f] for f in forward])
+
+
+def needs(one):
+    """A stage that lacks this pass has nothing to do."""
+
+    def idle_shares(forward, backward):
+        own = [one(both) and sum(both) for both in zip(forward, backward, strict=True)]
+        return [1 - each / sum(own) for each in own]
+
+    return idle_shares
+
+
+def all_counts(costs, stages, least=1):
+    counts = itertools.product(range(least, len(costs) + 1), repeat=stages)
     return [way for way in counts if sum(way) == len(costs)]
 
 
-def of_all_counts(costs, stages):
-    return min(all_counts(costs, stages), key=lambda way: max(stage_costs(costs, way)))
+def of_all_counts(costs, stages, of=max, least=1):
+    return min(all_counts(costs, stages, least), key=lambda way: of(stage_costs(costs, way)))
+
+
+def smallest_spread(costs, stages):
+    return of_all_counts(costs, stages, lambda each: max(each) - min(each))
+
+
+def closest_to_the_mean(costs, stages):
+    return of_all_counts(costs, stages, lambda each: sum(cost**2 for cost in each))
+
+
+def with_empty_stages(costs, stages):
+    return of_all_counts(costs, stages, least=0)
+
+
+def fewer_stages(costs, stages):
+    return [count for count in with_empty_stages(costs, stages) if count]
 
 
 def by_recursion(costs, stages):
@@ -101,8 +131,15 @@ WRONG = {
         shares_of_each_pass,
         uses_up,
         never_waits_without_work,
+        looked_up,
+        needs(lambda both: both[0]),
+        needs(lambda both: both[1]),
     ],
     "balance": [
+        smallest_spread,
+        closest_to_the_mean,
+        with_empty_stages,
+        fewer_stages,
         sorts_them,
         never_long,
         lambda costs, stages: str(balance(costs, stages)),

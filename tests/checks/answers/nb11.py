@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.functional import gelu, linear
 
 from course_utils import pick
-from course_utils.checks.nb11_tensor_parallel import mlp_part
+from course_utils.checks.nb11_tensor_parallel import attention_part, mlp_part
 from course_utils.lessons.tensor_parallel import add_up, fan_out, mine
 
 
@@ -27,7 +27,7 @@ def by_torch(module, plan, **options):
 def every_nth(x, up, down):
     nth = slice(dist.get_rank(), None, dist.get_world_size())
     hidden = gelu(linear(fan_out(x), up.weight[nth], up.bias[nth]))
-    return add_up(linear(hidden, down.weight[:, nth], down.bias if dist.get_rank() == 0 else None))
+    return add_up(linear(hidden, down.weight[:, nth])) + down.bias
 
 
 def with_a_plan(x, up, down):
@@ -49,6 +49,14 @@ def summand(x, up, down):
 def shares_the_bias(x, up, down):
     down.bias.data /= dist.get_world_size()
     return add_up(summand(fan_out(x), up, down) + down.bias)
+
+
+def with_the_bias_of_one_rank(part):
+    def answer(x, *layers):
+        bias = [*layers[-1].parameters()][-1]
+        return part(x, *layers) - bias + add_up(bias * (dist.get_rank() == 0))
+
+    return answer
 
 
 def unknown_to_autograd(x, up, down):
@@ -91,9 +99,14 @@ WRONG = {
         plan_that_sends_weights,
         shares_the_bias,
         records_no_more,
+        with_the_bias_of_one_rank(mlp_part),
+        lambda x, up, down: add_up(
+            summand(fan_out(x), up, down) + (down.bias if dist.get_rank() == 1 else 0)
+        ),
         lambda x, up, down: down(gelu(up(x))),
     ],
     "attention_part": [
         lambda x, attention: attention(x),
+        with_the_bias_of_one_rank(attention_part),
     ],
 }

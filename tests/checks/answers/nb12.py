@@ -27,6 +27,12 @@ def unless_equal(rank, ranks, micro_batches):
     return (forwards_first if ranks == micro_batches else write_1f1b)(rank, ranks, micro_batches)
 
 
+def unless_few(rank, ranks, micro_batches):
+    if micro_batches > 3:
+        return write_1f1b(rank, ranks, micro_batches)
+    return " ".join(f"F{k} B{k}" for k in range(micro_batches))
+
+
 def never_ends(rank, ranks, micro_batches):
     words = []
     while len(words) >= 0:
@@ -73,6 +79,7 @@ RIGHT = {
 WRONG = {
     "write_1f1b": [
         unless_equal,
+        unless_few,
         with_too_many,
         lambda *given: write_1f1b(*given).split(),
         never_ends,

@@ -74,6 +74,17 @@ def first_that(keeps):
     return within_budget
 
 
+def lowest(key, among=slice(None)):
+    """The plan of the lowest key, of those that keep to the budget or, with a slice, of some."""
+
+    def within_budget(model, cluster, devices, batch, most_sent):
+        found = costs(model, cluster, devices, batch)
+        able = [c for c in found[among] if c.fits and total(c) <= most_sent]
+        return min(able or found, key=key).plan
+
+    return within_budget
+
+
 def fastest_that_sends_little(model, cluster, devices, batch, most_sent):
     return min(
         costs(model, cluster, devices, batch), key=lambda c: (total(c) > most_sent, c.step)
@@ -91,6 +102,9 @@ WRONG = {
         first_that(lambda c, most: total(c) <= 1.01 * most),
         first_that(lambda c, most: total(c) < most),
         fastest_that_sends_little,
+        lowest(lambda c: (round(c.step, 1), total(c))),
+        lowest(lambda c: c.step * (1 + c.total / 400e9)),
+        lowest(lambda c: c.step, slice(100)),
         first_that(lambda c, most: total(c) <= most and not c.plan.recompute),
     ],
 }

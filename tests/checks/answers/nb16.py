@@ -37,7 +37,7 @@ def strided(dataset, world, core):
     return list(DataLoader(Subset(dataset, range(core, len(dataset), world)), 8))
 
 
-def replica(step=mean, batches=dealt, core=None, back=lambda model: model):
+def replica(step=mean, batches=dealt, core=None, back=lambda model: model, most=99, stop=0.0):
     """A `train_replica` in another style, or with a fault."""
 
     def train_replica(dataset, epochs):
@@ -49,11 +49,14 @@ def replica(step=mean, batches=dealt, core=None, back=lambda model: model):
         model = models.mlp().to(device)
         loader = batches(dataset, xr.world_size(), xr.global_ordinal() if core is None else core)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(epochs):
+        for _ in range(min(epochs, most)):
             for x, y in loader if isinstance(loader, list) else MpDeviceLoader(loader, device):
                 optimizer.zero_grad()
-                cross_entropy(model(x.to(device)), y.to(device)).backward()
+                loss = cross_entropy(model(x.to(device)), y.to(device))
+                loss.backward()
                 step(optimizer)
+            if stop and loss.item() < stop:
+                break
         return back(model)
 
     return train_replica
@@ -63,6 +66,9 @@ RIGHT = {"train_replica": [replica(by_hand, strided), replica(back=lambda model:
 WRONG = {
     "train_replica": [
         replica(core=0),
+        replica(most=3),
+        replica(stop=2.0),
+        replica(stop=0.5),
         replica(summed),
         replica(back=lambda model: model.state_dict()),
     ]

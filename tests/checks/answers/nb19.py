@@ -1,7 +1,10 @@
 """Answers to the exercise of notebook 19."""
 
+import contextlib
+import copy
 import os
 import pickle
+import threading
 
 import torch
 import torch.distributed as dist
@@ -32,6 +35,7 @@ def survivor(
 
         if last.exists():
             saved = load(last)
+        if saved:
             model.load_state_dict(saved["model"])
             optimizer.load_state_dict(saved["optimizer"])
             if not late:
@@ -87,12 +91,53 @@ def with_dcp(model, optimizer, sampler, loader, epochs, folder):
                 dcp.save(state(step + 1), checkpoint_id=folder / f"{step:04}")
 
 
+def by_a_thread(copy, most):
+    """Each save is written by a thread; at most so many write at a time."""
+    writing = []
+
+    def save(state, path):
+        while len(writing) >= most:
+            writing.pop(0).join()
+        writing.append(threading.Thread(target=beside, args=(copy(state), path)))
+        writing[-1].start()
+
+    return survivor(save)
+
+
+def in_a_log(cut_off):
+    """A file that only grows; at a start half a record at its end is cut off, or left there."""
+
+    def save(state, path):
+        with path.open("ab") as log:
+            log.write(pickle.dumps(state))
+            log.flush()
+
+    def load(path):
+        last, end = {}, 0
+        with path.open("rb") as log, contextlib.suppress(EOFError, pickle.UnpicklingError):
+            while True:
+                last, end = pickle.load(log), log.tell()
+        if cut_off and dist.get_rank() == 0:
+            os.truncate(path, end)
+        return last
+
+    return survivor(save, load)
+
+
 def last_of_many(state, path):
     """A file a step, and a pointer to the newest."""
     name = f"{state['done']}.pickle"
     (path.parent / name).write_bytes(pickle.dumps(state))
     (path.parent / "new").write_text(name)
     os.replace(path.parent / "new", path)
+
+
+def by_a_link(state, path):
+    """A file a step, and a link to the newest, made under a name of its own."""
+    name = path.with_name(f"{state['done']}.pt")
+    torch.save(state, name)
+    os.symlink(name, link := path.with_name(f"{os.getpid()}-{state['done']}"))
+    os.replace(link, path)
 
 
 def removed_before(state, path):
@@ -111,6 +156,13 @@ def by_the_alphabet(path):
     return torch.load(max(path.parent.glob("*[0-9].pt"), key=str))
 
 
+def first_file_is_whole(*given):
+    """Begins anew only in an empty folder; a kill in the first write leaves half a file there."""
+    if any(given[-1].iterdir()):
+        torch.load(given[-1] / "last.pt")
+    survivor()(*given)
+
+
 def leaves_nothing(*given):
     survivor()(*given)
     dist.barrier()
@@ -122,7 +174,15 @@ def newest(path):
     return pickle.loads((path.parent / path.read_text()).read_bytes())
 
 
-RIGHT = {"survive": [with_dcp, survivor(last_of_many, newest, rank=1), survivor(each=3)]}
+RIGHT = {
+    "survive": [
+        with_dcp,
+        survivor(last_of_many, newest, rank=1),
+        survivor(by_a_link, each=3),
+        by_a_thread(copy.deepcopy, 1),
+        in_a_log(cut_off=True),
+    ]
+}
 WRONG = {
     "survive": [
         survivor(torch.save),
@@ -134,5 +194,9 @@ WRONG = {
         survivor(late=True),
         survivor(late=True, each=3),
         leaves_nothing,
+        first_file_is_whole,
+        by_a_thread(copy.deepcopy, 99),
+        by_a_thread(dict, 1),
+        in_a_log(cut_off=False),
     ]
 }

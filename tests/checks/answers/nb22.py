@@ -23,7 +23,14 @@ LOG = "(folder / 'log.csv').write_text(''.join(f'{n},\\n' for n in range(len(his
 NO_BUFFERS = ("for buffer in network.buffers():\n            dist.broadcast(buffer, src=0)", "")
 SAMPLER = "data.DistributedSampler(train, drop_last=True)"
 SHARE = "data.Subset(test, range(rank, len(test), ranks))"
-STOP = "solo.waited(history) == patience"
+STOP = "solo.waited(history) < patience"
+TRAINS_ON = [
+    (f" and {STOP}", ""),
+    (
+        "    return history",
+        "        if solo.waited(history) >= patience:\n            break\n    return history",
+    ),
+]
 WRITE = "if rank == 0:\n            print"
 WRITTEN = "solo.write(folder, history, random, parts)\n"
 
@@ -75,10 +82,8 @@ WRONG_BY_NAME = {
     "buffers_of_each_rank": [NO_BUFFERS],
     "clip_each_piece": [(CLIP, "pass\n"), ("total += ", CLIP.strip() + "\n            total += ")],
     "divided_by_ranks_again": [(FORWARD, FORWARD.replace("pieces", "pieces / ranks"))],
-    "early_stop_decided_by_rank_0": [("== patience", "== patience and rank == 0")],
-    "epoch_done_again": [
-        ("range(len(history), epochs)", "range(max(len(history) - 1, 0), epochs)")
-    ],
+    "early_stop_decided_by_rank_0": [(STOP, f"({STOP} or rank)")],
+    "epoch_done_again": [("random[rank])", "random[rank])\n        history.pop()")],
     "evaluation_drops": [
         (SHARE, "data.Subset(test, range(rank, len(test) - len(test) % ranks, ranks))")
     ],
@@ -111,14 +116,14 @@ WRONG_BY_NAME = {
         (f"{GUARD}\n                {FORWARD}", f"{FORWARD}            {GUARD}\n")
     ],
     "not_divided_by_pieces": [(FORWARD, FORWARD.replace(" / pieces", ""))],
-    "one_epoch_of_patience": [(STOP, "solo.waited(history) >= 1")],
+    "one_epoch_of_patience": [(STOP, "solo.waited(history) < 1")],
     "one_seed": [("torch.manual_seed(rank)", "torch.manual_seed(1)")],
     "one_seed_past_rank_0": [("torch.manual_seed(rank)", "torch.manual_seed(min(rank, 1))")],
     "optimizer_not_loaded": [
         ("(folder, parts)", '(folder, {n: parts[n] for n in ("network", "schedule")})')
     ],
     "patience_of_this_run": [
-        (STOP, "bad == patience"),
+        (STOP, "bad < patience"),
         ("history = []\n", "history = []\n    bad = 0\n"),
         (
             "random = [None]",
@@ -140,6 +145,7 @@ WRONG_BY_NAME = {
     "saves_the_wrapper": [('"network": network', '"network": model')],
     "schedule_of_solo_steps": [("epochs * steps)", "epochs * steps * ranks)")],
     "schedule_steps_by_ranks": [("schedule.step()", "[schedule.step() for _ in range(ranks)]")],
+    "trains_on_after_an_early_stop": TRAINS_ON,
     "seed_by_rank_no_ddp": [
         ("torch.manual_seed(0)", "torch.manual_seed(rank)"),
         ("DDP(network)", "network"),
@@ -154,6 +160,8 @@ def order_by_hand():
     return edited(
         (SAMPLER, "[*range(rank, len(train) // ranks * ranks, ranks)]"),
         ("sampler.set_epoch(epoch)", f"sampler[:] = {order}{mine}"),
+        *TRAINS_ON,
+        ("random[rank])", f"random[rank])\n        if not {STOP}:\n            return history"),
     )
 
 
@@ -181,6 +189,7 @@ def gathered():
     return edited(
         (ADDED, f"{every}        sums = sum(every)\n"),
         (FORWARD, FORWARD.replace("(x)", "(input=x)")),
+        ("torch.zeros(())", "torch.zeros((), dtype=torch.float64)"),
         ("if rank == 0:\n        prepare()", "if rank == ranks - 1:\n        prepare()"),
     )
 

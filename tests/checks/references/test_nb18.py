@@ -17,7 +17,7 @@ def test_port_the_loop_is_the_loop():
     model, images, seen = models.mlp(), data.digits(), {"lr": [], "loss": [], "accuracy": []}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=24)
-    for _ in range(2):
+    for _ in range(3):
         for x, y in DataLoader(images.train, 256):
             loss = cross_entropy(model(x), y)
             optimizer.zero_grad()

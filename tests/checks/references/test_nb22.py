@@ -38,7 +38,7 @@ def test_convert_is_the_loop_of_the_notebook(tmp_path):
     alone.mkdir()
     [expected] = train(names["convert"], alone, in_order_of_the_sampler)
     for [found] in launch(train, nb22.convert, tmp_path, loader, ranks=2, device="cpu").results:
-        assert found == pytest.approx(expected, abs=1e-9)
+        assert found == pytest.approx(expected, abs=1e-6)
     weights = torch.load(alone / "best.pt")
     for name, weight in torch.load(tmp_path / "best.pt").items():
         torch.testing.assert_close(weight, weights[name], atol=1e-12, rtol=0)
