@@ -69,9 +69,13 @@ def needed(cells: list[str], name: str) -> str:
     return "\n".join(kept[::-1] or own)  # a cell with a syntax error has no statements, and says so
 
 
-def judged(source: Path, limits: argparse.Namespace) -> dict[str, str]:
+def judged(source: Path, notebook: Path, limits: argparse.Namespace) -> dict[str, str]:
     """By exercise that is there "solved", "not yet", or what is wrong."""
-    handed = nbformat.read(source, 4)
+    try:
+        handed = nbformat.read(source, 4)
+    except Exception:  # whatever nbformat says of a file that is cut off, or is another one
+        asked = exercises(code(nbformat.read(notebook, 4)))
+        return dict.fromkeys(asked, "The file is no notebook.")
     cells = code(handed)
     ends = exercises(cells)
     left = list(ends)
@@ -173,7 +177,7 @@ def main() -> None:
         titles += [f"{one.stem[:2]} {name}" for name in names]
     grades: dict[str, dict[str, str]] = {student: {} for student, _, _ in files}
     with ThreadPoolExecutor(2) as pool:
-        tasks = {pool.submit(judged, path, limits): (who, one) for who, one, path in files}
+        tasks = {pool.submit(judged, path, one, limits): (who, one) for who, one, path in files}
         for done, task in enumerate(as_completed(tasks), 1):
             student, notebook = tasks[task]
             for name, state in task.result().items():

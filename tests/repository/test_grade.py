@@ -55,7 +55,9 @@ def test_a_class(tmp_path):
     for student, given in answers.items():
         write(tmp_path / student / f"{BALANCE}.ipynb", given)
     write(tmp_path / "flo_08_sharding.ipynb", {"zero_bytes": published("zero_bytes")})
+    (tmp_path / "gus_08_sharding.ipynb").write_text('{"cells": [')
     printed, rows = graded(tmp_path)
+    assert rows["gus"]["08 zero_bytes"] == "The file is no notebook."
     balance = {student: row["10 balance"] for student, row in rows.items()}
     assert (balance["ada"], rows["ada"]["10 idle_shares"]) == ("solved", "solved")
     assert balance["bo"].startswith("balance([")
