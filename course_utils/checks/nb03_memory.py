@@ -39,7 +39,7 @@ STEPS = (
     ([1000, 4, 2], 1111),
     ([1, 1000, 1], 3),
 )
-LARGE = [1024, 8192, 8192, 10], 65_536  # more bytes than 32 bits can count
+LARGE = [1024, 8192, 8192, 8192, 10], 65_536  # more bytes than 32 bits can count
 
 
 def with_gradients(widths, rows):

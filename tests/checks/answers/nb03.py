@@ -124,6 +124,7 @@ WRONG = {
     "predict_peak": [
         with_more(lambda widths: 2 * (max(widths[1:-1]) - widths[-2])),
         with_more(lambda widths: -widths[-2]),
+        with_more(lambda widths: -sum(widths[2:-2])),  # the first hidden layer and the last
         with_more(lambda widths: 2 * (min(widths[1:-1]) - widths[-2])),
         with_more(lambda widths: widths[0]),
         with_more(lambda widths: widths[-1]),
