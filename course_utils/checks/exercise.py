@@ -189,7 +189,7 @@ class Exercise:
         if error.cause == "TimeLimit":
             happened = f"had not finished after {self.seconds:g} s"
         if "op.preamble.length" in happened:  # gloo's words for it
-            happened = "got another message than it waited for: ranks call different collectives"
+            happened = "got another message than it waited for: another call, size or type"
         if not self.ranks:
             label = "It"
             others = [label + sentence.removeprefix("rank 0") for sentence in others]

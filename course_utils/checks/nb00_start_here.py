@@ -56,10 +56,12 @@ def _(answer):
             total = answer(n)
         yield f"shared_sum({n})", total
         yield f"shared_sum({n}): what it returns", kind(total)
-        alone = dist.get_world_size() > 1 and not traffic.order
-        yield f"shared_sum({n}): what the ranks exchange", "nothing" if alone else "something"
+        parts = {*traffic.calls} - {"barrier", "broadcast", "scatter"}
+        alone = dist.get_world_size() > 1 and not parts
+        words = "do the ranks bring parts together, by all_reduce or such"
+        yield f"shared_sum({n}): {words}", not alone
     mine, brought = added_before(lambda: answer(13), 13)
-    all_of_it = dist.get_world_size() > 1 and mine == brought
+    all_of_it = dist.get_world_size() > 1 and (mine == brought or mine % 1)  # all, and divided
     yield (
         "how much of the sum for n = 13 this rank adds up by itself",
         "all of it" if all_of_it else "its share",

@@ -111,7 +111,7 @@ def first_level(batch, device):
 )
 def _(answer):
     for device in ("meta", "cpu"):
-        x = torch.tensor([[0.5, -2.25], [-3.1, 1.0]])
+        x = torch.tensor([[[0.5], [-2.25], [-3.1], [1.0]]])
         y = torch.tensor([1, 0])
         types = [torch.float64, torch.float16, torch.int32, torch.bool]
         nested = {

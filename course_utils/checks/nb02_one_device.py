@@ -65,7 +65,7 @@ def _(answer):
         yield f"step {step}: the batch after it", [x, y]
     kinds = {
         "numbers of words": (nn.Embedding(10, 4), torch.randint(10, (5, 8))),
-        "one image": (nn.Conv2d(1, 2, 3), torch.randn(1, 1, 6, 6)),
+        "one image": (nn.Conv2d(1, 2, 3), -100 * torch.randn(1, 1, 6, 6)),  # large gradients
     }
     for words, (first, x) in kinds.items():
         torch.manual_seed(4)

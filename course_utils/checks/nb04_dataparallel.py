@@ -66,7 +66,7 @@ def _(answer):
         ("a tensor of 10 rows, 4 devices", x, cpu),
         ("[rows, labels, 1], 3 devices", [x, y, 1], cpu[:3]),
         ('a tensor of 10 rows, ["meta"]', x, ["meta"]),
-        ("a tensor of 2 rows, 4 devices", x[:2], cpu),
+        ('2 labels, ["cpu", "meta", "cpu", "cpu"]', y[:2], ["cpu", "meta", "cpu", "cpu"]),
         ("a tensor of 1 row, 4 devices", x[:1], cpu),
         (
             "{'scale': 0.5, 'x': 5 images}, 4 devices",

@@ -150,12 +150,11 @@ def _(answer):
         model = DDP(speaker())
         with Traffic() as traffic:
             answer(model, pieces[dist.get_rank()], most)
-        gradients = [p.grad for p in model.parameters()]
-        none = sum(g is None or not g.isfinite().all() for g in gradients)
+        gradients = {name: p.grad for name, p in model.module.named_parameters()}
+        none = sum(g is None or not g.isfinite().all() for g in gradients.values())
         yield f"{where}: how many parameters have no gradient, or nan in it", none
-        got = torch.cat([g.flatten() for g in gradients])
-        yield f"{where}: the gradient, its norm at most {most}", got, 1e-6
-        sent = traffic.bytes["all-reduce"] // got.nbytes
+        yield f"{where}: the gradient, its norm at most {most}", gradients, 1e-6
+        sent = traffic.bytes["all-reduce"] // sum(g.nbytes for g in gradients.values())
         yield f"{where}: how often the gradients are all-reduced", AtMost(sent, 1)
     yield (
         "",

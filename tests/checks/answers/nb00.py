@@ -44,6 +44,12 @@ def the_rest_afterwards(n):
     return shared(n) + sum(range(ranks * size, n))
 
 
+def rank_0s_total(n):
+    total = torch.tensor(0 if dist.get_rank() else sum(range(n)), device=pick())
+    dist.broadcast(total, src=0)
+    return total.item()
+
+
 def some_leave_early(n):
     return 0 if dist.get_rank() >= n else share()(n)
 
@@ -51,7 +57,8 @@ def some_leave_early(n):
 RIGHT = {"shared_sum": [in_blocks, all_gathered]}
 WRONG = {
     "shared_sum": [
-        lambda n: n * (n - 1) // 2,
+        lambda n: dist.barrier() or n * (n - 1) // 2,
+        rank_0s_total,
         share(lambda n, rank, ranks: range(n), op=dist.ReduceOp.MAX),
         share(give=float),
         share(in_rounded_blocks),

@@ -169,6 +169,7 @@ WRONG = {
         tuples_in_tuples_flat,
         a_key_for_each_object,
         by_the_first_value,
+        lambda *given: tree_map(lambda t: t.squeeze(0) if torch.is_tensor(t) else t, move(*given)),
         lambda *given: by_tree(*given, others=str),
         lambda *given: by_tree(*given, dtype_of=floats_to_float32),
     ],

@@ -40,6 +40,11 @@ def by_hand(optimizer):
         weight.data -= optimizer.param_groups[0]["lr"] * weight.grad
 
 
+def clipped(optimizer):
+    torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 5.0)
+    optimizer.step()
+
+
 def changed(change):
     def train_step(model, optimizer, x, y):
         return step(model, optimizer, change(x), y)
@@ -114,6 +119,7 @@ WRONG = {
         other_mode,
         labels_from_0,
         lambda *given: step(*given, update=by_hand),
+        lambda *given: step(*given, update=clipped),
         changed(lambda x: x.float()),
         changed(torch.squeeze),
         thawed,

@@ -1,6 +1,7 @@
 """Answers to the exercises of notebook 03."""
 
 import itertools
+from operator import mul
 
 import numpy as np
 import torch
@@ -124,10 +125,12 @@ WRONG = {
     "predict_peak": [
         with_more(lambda widths: 2 * (max(widths[1:-1]) - widths[-2])),
         with_more(lambda widths: -widths[-2]),
+        with_more(lambda widths: -sum(widths[2:-2])),  # the first hidden layer and the last
         with_more(lambda widths: 2 * (min(widths[1:-1]) - widths[-2])),
         with_more(lambda widths: widths[0]),
         with_more(lambda widths: widths[-1]),
         lambda widths, rows: predict_peak(widths, rows) - 8 * sum(widths[1:]),
+        lambda w, rows: predict_peak(w, rows) - 12 * sum(map(mul, w[2:], w[3:])),  # two layers
         lambda *given: int(np.int64(predict_peak(*given)).astype(np.int32)),
     ],
     "backward_in_pieces": [

@@ -50,6 +50,11 @@ def numbers_are_rows(batch, devices):
     return scatter(batch, devices)
 
 
+def in_turn(batch, devices):
+    parts = batch.chunk(len(devices))
+    return [part.to((devices.append(devices[0]), devices.pop(0))[1]) for part in parts]
+
+
 def in_place(batch, devices):
     parts = scatter(batch, devices)
     if isinstance(batch, dict):
@@ -137,6 +142,7 @@ WRONG = {
         ),
         of_tensors(by_rows, (tuple, dict)),
         in_place,
+        of_tensors(in_turn),
         numbers_are_rows,
         not_if(lambda batch, devices: len(devices) == 1, lambda batch, devices: [batch]),
         not_if(
