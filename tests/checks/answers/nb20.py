@@ -161,7 +161,7 @@ WRONG = {
     "name_abc": [
         names("ABC", "stragler"),
         names("AB", "straggler, data stall"),
-        lambda: {"A": 3},
+        lambda: ["straggler", "data stall", "unbalanced pipeline"],
     ],
     "name_others": [
         names("DEF", "wrong loss scale, no set_epoch, silent rank"),
