@@ -336,7 +336,7 @@ def _(answer):
     for broken in ({(1, 1), (1, 3), (2, 3)}, {(0, 0), (2, 4)}):  # (rank, step)
         lists = [[batch(10 * rank + step) for step in range(5)] for rank in range(3)]
         for rank, step in broken:
-            lists[rank][step][0][3] = math.nan
+            lists[rank][step][0][3, 40] = math.nan  # one pixel
         network = answer([*lists[dist.get_rank()]])
         places = [f"batch {step} of rank {rank}" for rank, step in sorted(broken)]
         where = f"broken: {', '.join(places)}"
