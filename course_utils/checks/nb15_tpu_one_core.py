@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.nn.functional import pad
+from torch.utils._pytree import tree_map_only
 
 from ..errors import CourseError
 from ..lessons import models
@@ -100,8 +101,9 @@ def _(answer):
         where = f"call {call + 1}"
         yield f"{where}: what it returns", kind(means)
         yield f"{where}: the device of the means", means.device.type
-        missing = [len(lines) - len(means), table.shape[1] - means.shape[-1]]
-        yield f"{where}: rows and columns that are missing", missing
+        right = means.shape == (12, 24 + more)
+        shape = "(lines, width)" if right else f"{tuple(means.shape)}, not {(12, 24 + more)}"
+        yield f"{where}: the shape of the means", shape
         columns = means.detach().cpu().float()
         yield f"{where}: the means, in the first 24 columns", columns[:, :24], tolerance(5e-5)
         apart = (columns[:, 24:] - columns[:, :1]).abs().max().item()
@@ -154,9 +156,10 @@ def _(answer):
         yield f"{where}: the losses", losses, tolerance()
         tensors = [loss for loss in losses if isinstance(loss, torch.Tensor)]
         yield f"{where}: losses that are tensors, not floats", len(tensors)
-        yield f"{where}: the batches that are still in the list", len(batches)
+        left = tree_map_only(torch.Tensor, torch.Tensor.cpu, batches)
+        yield f"{where}: the batches afterwards, which were not to change", left
         yield f"{where}: downloads", AtMost(ran.downloads, 1)
-        yield f"{where}: steps that are a program of their own", min(ran.executions, steps)
+        yield f"{where}: programs, at least one a step", min(ran.executions, steps)
         programs = AtMost(ran.executions, steps + 1)
         yield f"{where}: programs, one a step and one that collects", programs
     yield "", "One program a step, and one download."

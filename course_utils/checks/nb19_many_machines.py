@@ -68,7 +68,7 @@ class Kills:
     def writer(self, real: Callable, file: Any, *args: Any) -> Any:
         """The writer of `torch.save`, which opens a file by C++: here it says so."""
         if isinstance(file, str):
-            sys.audit("open", file, "wb", os.O_WRONLY)
+            sys.audit("open", file, "wb", os.O_WRONLY | os.O_TRUNC)
         return real(file, *args)
 
     def _heard(self, event: str, args: tuple) -> None:
@@ -107,7 +107,8 @@ def train(
     kills.writing = None
 
     torch.manual_seed(100 + rank)
-    rows = torch.rand(30, 6, generator=torch.Generator().manual_seed(0))
+    # With this seed no step from 11 to 14 has the least loss so far, on either rank.
+    rows = torch.rand(30, 6, generator=torch.Generator().manual_seed(10))
     dataset = TensorDataset(rows, torch.arange(30) % 3)
     sampler = DistributedSampler(dataset, seed=1)
     loader = DataLoader(dataset, 4, sampler=sampler)

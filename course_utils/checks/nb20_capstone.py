@@ -5,7 +5,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import torch
@@ -16,13 +16,14 @@ from torch.optim import SGD
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, DistributedSampler
 
+from ..errors import CourseError
 from ..lessons import faulty_jobs
 from ..lessons.memory import SavedTensors
 from ..lessons.models import mlp
 from ..machine import pick
 from ..ranks.spans import span
 from ..style import plural
-from .compare import AtMost
+from .compare import AtMost, kind
 from .exercise import Values, exercise
 from .instruments import (
     Rows,
@@ -158,7 +159,10 @@ def misnamed(solution: Callable) -> dict[str, Callable]:
 
 def probe_of_names(solution: Callable) -> Callable:
     def probe(answer: Callable) -> Values:
-        said = {str(letter).upper(): name for letter, name in answer().items() if name}
+        given = answer()
+        if not isinstance(given, Mapping):
+            raise CourseError(f"it is {kind(given)}, not a dict with a name for each letter.")
+        said = {str(letter).upper(): name for letter, name in given.items() if name}
         # The solution is not shown: what is wrong is compared with nothing wrong.
         for letter, right in solution().items():
             name = said.get(letter)
@@ -243,9 +247,7 @@ def cut_layers(layers, ranks):
     return [each + 1 if rank < more else each for rank in range(ranks)]
 
 
-@exercise(
-    cut_layers, mistakes={"the last rank takes all that is left over": faulty_jobs.cut_layers}
-)
+@exercise(cut_layers, mistakes={"one rank takes all that is left over": faulty_jobs.cut_layers})
 def _(answer):
     for layers, ranks in (
         (7, 4),
@@ -334,7 +336,7 @@ def _(answer):
     for broken in ({(1, 1), (1, 3), (2, 3)}, {(0, 0), (2, 4)}):  # (rank, step)
         lists = [[batch(10 * rank + step) for step in range(5)] for rank in range(3)]
         for rank, step in broken:
-            lists[rank][step][0][3] = math.nan
+            lists[rank][step][0][3, 40] = math.nan  # one pixel
         network = answer([*lists[dist.get_rank()]])
         places = [f"batch {step} of rank {rank}" for rank, step in sorted(broken)]
         where = f"broken: {', '.join(places)}"

@@ -119,6 +119,7 @@ WRONG = {
         lambda samples, batch, devices, drop_last: -(-samples // devices) // batch,
         lambda *given: max(1, steps_per_epoch(*given)),
         lambda samples, *given: steps_per_epoch(samples, *given) if samples >= given[1] else 0,
+        lambda samples, *given: steps_per_epoch(samples, *given) if samples >= given[0] else 0,
         nearly_rounded_up,
         keeps_the_last_of_one_device,
     ],

@@ -22,13 +22,20 @@ def beside(state, path):
 
 
 def survivor(
-    save=beside, load=torch.load, rank=0, name="last.pt", each=1, late=False, in_the_epoch=False
+    save=beside,
+    load=torch.load,
+    rank=0,
+    name="last.pt",
+    each=1,
+    late=False,
+    in_the_epoch=False,
+    best=float("inf"),
 ):
     """An answer that saves on one rank, from which any part can be taken."""
 
     def survive(model, optimizer, sampler, loader, epochs, folder):
         last = folder / name.format(dist.get_rank())
-        saved = {}
+        saved, least = {}, best
 
         def restore_random():
             torch.set_rng_state(saved["random"][dist.get_rank()])
@@ -54,7 +61,10 @@ def survivor(
                 loss.backward()
                 optimizer.step()
                 index = step % len(loader) if in_the_epoch else step
-                if (index + 1) % (3 if in_the_epoch else each) == 0:
+                better = least == float("inf") or everyones(loss.item())[0] < least
+                if better and least != float("inf"):
+                    least = everyones(loss.item())[0]
+                if better and (index + 1) % (3 if in_the_epoch else each) == 0:
                     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
                     state |= {"done": step + 1, "random": everyones(torch.get_rng_state())}
                     if rank in (None, dist.get_rank()):
@@ -156,6 +166,19 @@ def by_the_alphabet(path):
     return torch.load(max(path.parent.glob("*[0-9].pt"), key=str))
 
 
+def in_two_files_by_turns(state, path):
+    torch.save(state, path.with_name(f"{state['done'] % 2}.pt"))
+    path.touch()
+
+
+def the_whole_newest(path):
+    found = {}
+    for file in path.parent.glob("?.pt"):
+        with contextlib.suppress(Exception):  # half a file
+            found = max(found, torch.load(file), key=lambda state: state.get("done", 0))
+    return found
+
+
 def first_file_is_whole(*given):
     """Begins anew only in an empty folder; a kill in the first write leaves half a file there."""
     if any(given[-1].iterdir()):
@@ -181,6 +204,7 @@ RIGHT = {
         survivor(by_a_link, each=3),
         by_a_thread(copy.deepcopy, 1),
         in_a_log(cut_off=True),
+        survivor(in_two_files_by_turns, the_whole_newest),
     ]
 }
 WRONG = {
@@ -189,6 +213,7 @@ WRONG = {
         survivor(removed_before),
         survivor(rank=None, name="{}.pt"),
         survivor(each=4),
+        survivor(best=9.0),
         survivor(a_file_a_step, by_the_alphabet),
         survivor(in_the_epoch=True),
         survivor(late=True),
