@@ -3,15 +3,16 @@ folder in their place.
 """
 
 from pathlib import Path
-
-import nbformat
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def cells(notebook: Path, kind: str) -> list[nbformat.NotebookNode]:
+def cells(notebook: Path, kind: str) -> list[Any]:
     """Its cells of this kind, "code" or "markdown"."""
+    import nbformat  # takes a second, and ranks import a test's modules, too
+
     return [cell for cell in nbformat.read(notebook, 4).cells if cell.cell_type == kind]
 
 
