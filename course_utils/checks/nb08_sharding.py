@@ -71,8 +71,8 @@ def on_the_sum(parameters, make):
 
 CASES = {  # the optimizer, its states for each parameter, the layers' sizes
     "SGD": (partial(SGD, lr=0.05, momentum=0.9), 1, (6, 7, 5, 1)),
-    "Adam": (partial(Adam, lr=0.05), 2, (3,) * 9),
-    "Adam, two parameters": (partial(Adam, lr=0.05), 2, (6, 2)),
+    "Adam": (partial(Adam, lr=0.05), 2, (1, 9, 9, 1, 1, 1, 1, 4, 4, 4, 4)),
+    "Adam, two parameters": (partial(Adam, lr=0.05), 2, (1, 6)),
 }
 
 

@@ -39,9 +39,9 @@ def by_least(parameters):
     return owners
 
 
-def to_the_first_two(parameters):
-    """As on two ranks, whatever their number."""
-    return [i % 2 for i in range(len(parameters))]
+def in_runs(parameters):
+    """Equally many parameters, whatever their sizes."""
+    return [i * dist.get_world_size() // len(parameters) for i in range(len(parameters))]
 
 
 def averaged(parameters):
@@ -123,7 +123,7 @@ WRONG = {
         ),
     ],
     "shard_optimizer": [
-        sharded(to_the_first_two),
+        sharded(in_runs),
         sharded(average=lambda trained: None),
         sharded(smallest=1),
     ],
