@@ -121,7 +121,7 @@ def inside(model: nn.Module) -> dict[str, Any]:
 def counts_of_layers(call: str, counts: Any) -> Generator[tuple, None, list[int]]:
     """Yield what is said of an answer's counts of layers, a stage each; the counts, as numbers."""
     found = None if counts is None else kind(counts)
-    if hasattr(counts, "__len__") and not isinstance(counts, str):
+    if hasattr(counts, "__len__") and not isinstance(counts, str | dict | set):
         found = plural(len(counts), "number")
     yield f"{call}: what it returns", found
     counts = [index(count) for count in counts]  # of any type of whole numbers
