@@ -51,17 +51,18 @@ one_share = patched(shared_sum, "torch.distributed.all_reduce")
     mistakes={"this is the share of one rank; the shares of all have to be added up": one_share},
 )
 def _(answer):
+    several = dist.get_world_size() > 1
     for n in (10, 5, 3, 2, 1, 0, 999_983):
         with Traffic() as traffic:
             total = answer(n)
         yield f"shared_sum({n})", total
         yield f"shared_sum({n}): what it returns", kind(total)
         parts = {*traffic.calls} - {"barrier", "broadcast", "scatter"}
-        alone = dist.get_world_size() > 1 and not parts
+        alone = several and not parts
         words = "do the ranks bring parts together, by all_reduce or such"
         yield f"shared_sum({n}): {words}", not alone
     mine, brought = added_before(lambda: answer(13), 13)
-    all_of_it = dist.get_world_size() > 1 and (mine == brought or mine % 1)  # all, and divided
+    all_of_it = several and (mine == brought or mine % 1)  # all, and divided
     yield (
         "how much of the sum for n = 13 this rank adds up by itself",
         "all of it" if all_of_it else "its share",

@@ -22,6 +22,7 @@ from course_utils import launch
 from course_utils.checks import all_exercises
 from course_utils.checks.compare import AtMost, difference  # noqa: F401
 from course_utils.checks.exercise import SETTINGS, Exercise
+from course_utils.ranks.pickler import names_in
 from tests import tables
 from tests.files import ROOT, cells
 
@@ -195,14 +196,7 @@ def test_a_solution_runs_where_it_is_printed(name, capsys, monkeypatch):
     defined = vars(builtins) | dict.fromkeys(re.findall(r"^def (\w+)", text, re.MULTILINE), ...)
     exec(capsys.readouterr().out, defined)
     published = exercise.published.__code__
-    assert {*names_of(published)} & {*exercise.published.__globals__} <= {*defined}
-
-
-def names_of(code):
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from names_of(inner)
+    assert names_in(published) & {*exercise.published.__globals__} <= {*defined}
 
 
 def test_what_the_notebook_has_is_not_imported_again(capsys, monkeypatch):
