@@ -55,6 +55,20 @@ def other_gradients(parameters: dict[str, nn.Parameter], whole: nn.Module) -> It
             yield name
 
 
+def leaves(y: torch.Tensor) -> set[torch.Tensor]:
+    """The tensors for which a backward pass from y computes gradients."""
+    nodes, found = {y.grad_fn}, set()
+    waiting = [*nodes]
+    while waiting:
+        node = waiting.pop()
+        if hasattr(node, "variable"):
+            found.add(node.variable)
+        further = {one for one, _ in getattr(node, "next_functions", ()) if one} - nodes
+        nodes |= further
+        waiting += further
+    return found
+
+
 def forward_and_backward(answer: Callable, *wholes: nn.Module) -> Values:
     """Of `answer(x, layer)`, or of its layers if it is an MLP, beside those of the whole layer."""
     for whole, (rows, length, width) in zip(wholes, ((2, 9, 24), (3, 2, 40)), strict=True):
@@ -87,7 +101,13 @@ def forward_and_backward(answer: Callable, *wholes: nn.Module) -> Values:
         whole(same).backward(direction)
         others = [*other_gradients(parameters, whole)]
         yield f"{where}: weights that get another gradient than in the whole layer", others
-        last = [*parameters.values()][-1]
+        last = [*parameters.values()][-1]  # of which every rank has all
+        # Nothing depends on k's bias, because softmax cancels it.
+        cut = sum(p.numel() for name, p in parameters.items() if name != "k.bias") - last.numel()
+        share = cut // dist.get_world_size() + last.numel()
+        own = [getattr(leaf.grad, "_local_tensor", leaf.grad) for leaf in leaves(y) - {x}]
+        missing = max(0, share - sum(int(grad.count_nonzero()) for grad in own))
+        yield f"{where}: numbers of this rank's part of the layer that get no gradient", missing
         copies = everyones(last.grad is not None and last.grad.any().item())
         without = [rank for rank, has in enumerate(copies) if any(copies) and not has]
         yield f"{where}: ranks whose copy of the last bias gets no gradient", without

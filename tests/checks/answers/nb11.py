@@ -59,6 +59,15 @@ def with_the_bias_of_one_rank(part):
     return answer
 
 
+def with_frozen_weights(part):
+    def answer(x, *layers):
+        for layer in layers:
+            layer.requires_grad_(False)
+        return part(x, *layers)
+
+    return answer
+
+
 def unknown_to_autograd(x, up, down):
     total = summand(x, up, down).detach()
     dist.all_reduce(total)
@@ -100,6 +109,7 @@ WRONG = {
         shares_the_bias,
         records_no_more,
         with_the_bias_of_one_rank(mlp_part),
+        with_frozen_weights(mlp_part),
         lambda x, up, down: add_up(
             summand(fan_out(x), up, down) + (down.bias if dist.get_rank() == 1 else 0)
         ),
@@ -108,5 +118,6 @@ WRONG = {
     "attention_part": [
         lambda x, attention: attention(x),
         with_the_bias_of_one_rank(attention_part),
+        with_frozen_weights(attention_part),
     ],
 }
