@@ -111,7 +111,7 @@ def is_installed(path: str) -> bool:
     """Whether a file or folder is Python's own, or a package manager has put it there."""
     if path.startswith(INSTALLED) or not PACKAGES.isdisjoint(Path(path).parts):
         return True
-    for folder in map(os.path.abspath, sys.path):
+    for folder in (os.path.abspath(path) for path in sys.path if isinstance(path, str)):
         if path == folder and _modules_of_packages(folder):
             return True
         if path.startswith(f"{folder}/"):

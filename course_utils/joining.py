@@ -70,17 +70,24 @@ class Joining:
 
     def __init__(self) -> None:
         self.caller = ""
+        self.process = 0  # the one that has called `join`
         self.held: str | None = None  # the port of the store that the launcher holds
         self.expected = False  # that the function joins, too, what is joined already
         self.joins: Counter[str] = Counter()  # over the stores at these ports
         self.torchs_init, self.torchs_destroy = dist.init_process_group, dist.destroy_process_group
 
     def begin(self, caller: str) -> None:
-        self.caller = caller
+        self.caller, self.process = caller, os.getpid()
         if os.environ.get(AGENT_STORE) == "True":
             self.held = os.environ["MASTER_PORT"]
 
     def init(self, *args: Any, **kwargs: Any) -> None:
+        if os.getpid() != self.process:  # its group's threads are in the other one
+            raise RuntimeError(
+                f"ranks cannot start ranks, and {self.caller} has started them: rank "
+                f"{os.environ['RANK']} has forked this process. Give {self.caller} the function "
+                "that joins, and leave out what starts processes"
+            )
         asked = inspect.signature(self.torchs_init).bind(*args, **kwargs).arguments
         if self.expected and dist.is_initialized():
             if asked.get("store") is None:

@@ -254,9 +254,11 @@ def _module_of_wrapper(function: FunctionType) -> str | None:
 
 def _is_found(name: str, file: str) -> bool:
     """Whether ranks, which have this process's `sys.path`, find this file by this name."""
-    specs = (finder.find_spec(name, None) for finder in sys.meta_path)
-    origin = next((spec.origin for spec in specs if spec), None)
-    return origin is not None and os.path.realpath(origin) == os.path.realpath(file)
+    for finder in sys.meta_path:
+        with suppress(Exception):  # other people's, with an interface of Python 3.3 for example
+            if spec := finder.find_spec(name, None, None):
+                return spec.origin is not None and os.path.samefile(spec.origin, file)
+    return False
 
 
 def _submodules(function: FunctionType) -> list[ModuleType]:

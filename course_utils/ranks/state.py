@@ -212,8 +212,9 @@ def _settings() -> Iterator[Setting]:
 
 
 def _path() -> list[str]:
-    """None of it depends on the folder, which a rank may change."""
-    found = [getattr(sys.path_importer_cache.get(path), "path", path) for path in sys.path]
+    """None of it depends on the folder, which a rank may change. Python reads texts only."""
+    texts = [path for path in sys.path if isinstance(path, str)]
+    found = [getattr(sys.path_importer_cache.get(path), "path", path) for path in texts]
     return [path or os.getcwd() for path in found]
 
 

@@ -9,7 +9,14 @@ import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from types import CodeType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
+from types import (
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    ModuleType,
+    NoneType,
+    SimpleNamespace,
+)
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +25,7 @@ from torch.storage import TypedStorage, UntypedStorage
 
 from .copies import in_the_script
 
+CODE = (NoneType, bool, int, float, complex, str, bytes, CodeType, type)
 FUNCTIONS = FunctionType | functools._lru_cache_wrapper
 PLAIN = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict)
 ONLY_LAYOUT = {"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}  # of bytecode
@@ -50,7 +58,7 @@ class Facts(NamedTuple):
     """Digests; None for what cannot be described, such as a lock."""
 
     parts: dict[Part, bytes | None]
-    together: bytes | None  # of all values: objects that they share are no equal ones
+    together: bytes | None  # of values, defaults and attributes: what they share is one object
 
 
 def facts(namespace: dict[str, Any], names: list[str]) -> Facts:
@@ -60,6 +68,7 @@ def facts(namespace: dict[str, Any], names: list[str]) -> Facts:
         if is_definition(value):
             for place, part in parts_of(value).items():
                 parts[Part(name, place)] = _digest(part, namespace)
+                values += [part] if is_shared(part) else []
         else:
             parts[Part(name, "")] = _digest(value, namespace)
             values.append(value)
@@ -93,6 +102,11 @@ def parts_of(definition: Any) -> dict[str, Any]:
         else:
             parts[f".{name}"] = value
     return parts
+
+
+def is_shared(part: Any) -> bool:
+    """Whether a change of it under another name can be seen."""
+    return not isinstance(part, CODE) and not hasattr(part, "__get__")
 
 
 def is_importable(value: Any) -> bool:
@@ -139,7 +153,7 @@ class _Description(pickle._Pickler):
         super().__init__(SimpleNamespace(write=self.hash.update), 5)  # ty: ignore
 
     def memoize(self, value: Any) -> None:
-        if not isinstance(value, str | bytes):  # equal ones may be one object, or several
+        if not isinstance(value, str | bytes | tuple):  # equal ones may be one object, or several
             super().memoize(value)  # ty: ignore[missing-attribute]
 
     def reducer_override(self, value: Any) -> Any:

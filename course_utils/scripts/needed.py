@@ -18,7 +18,7 @@ from ..errors import CourseError
 from ..kernel_values import VALUES
 from .cells import Statement
 from .copies import COURSE, Copies, imported, refuse
-from .facts import Part, facts, is_definition, is_importable, parts_of, references
+from .facts import Part, facts, is_definition, is_importable, is_shared, parts_of, references
 from .files import MARK, Files
 from .literals import SCALARS, assigns, import_lines, literal
 from .process import environment_variables, sets_the_process, torch_settings
@@ -265,12 +265,22 @@ class Needed:
         saved = {*self.saved}
         for part in differ:
             self._correct(part, is_saved=part.name in saved)
+        if differ or ours.together == made.together:
+            return not differ
         alone = (*SCALARS, *CODE)
         shared = {name for name in values if not isinstance(self.namespace[name], alone)}
-        if differ or ours.together == made.together or shared <= self.saved:
-            return not differ
-        self.saved |= shared  # in one file they stay the same objects
-        return False
+        if not shared <= self.saved:
+            self.saved |= shared  # in one file they stay the same objects
+            return False
+        parts = [
+            Part(name, place)
+            for name in sorted(self.made.keys() - values)
+            for place, part in parts_of(self.namespace[name]).items()
+            if is_shared(part) and self._can_be_written(Part(name, place))
+        ]
+        for part in parts:  # it may be a name's object, or no longer
+            self._correct(part, is_saved=False)
+        return not parts
 
     def _correct(self, part: Part, *, is_saved: bool) -> None:
         name, place = part
