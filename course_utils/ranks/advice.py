@@ -52,7 +52,7 @@ ADVICE = (  # the first that fits counts
         message=r"op\.preamble\.length",
     ),
     Advice(
-        "All ranks end so where the server that they are forked from was killed, for its memory "
+        "Ranks also end so where the server that they are forked from was killed, for its memory "
         "perhaps: the next launch starts another.",
         "Exit",
         message="exit code 255",
@@ -85,11 +85,17 @@ ADVICE = (  # the first that fits counts
     Advice(
         NO_GPU,
         device="cpu",
-        message="NoneType|by zero",
-        line=r"\b(device_count|current_accelerator)\(\)",
+        message="by zero",
+        line=r"\bdevice_count\(\)",
     ),
     Advice(
-        "In a notebook sys.argv is the kernel's: set it first, as a shell would, for example "
+        NO_GPU,
+        device="cpu",
+        message="NoneType",
+        line=r"\bcurrent_accelerator\(\)",
+    ),
+    Advice(
+        "In a notebook sys.argv is the kernel's until you set it, as a shell would, for example "
         'sys.argv = ["train.py", "--steps=3"].',
         "SystemExit",
         line=r"\.parse_(known_)?args\(\)",

@@ -25,6 +25,7 @@ class Handler(NamedTuple):
 
     place: str  # one of STREAMS, or the path of a file
     encoding: str | None  # of the file
+    errors: str | None  # what is written for a character that the encoding lacks
     level: int
     formatters: list[Part]  # one, or none
     filters: list[Part]
@@ -83,9 +84,10 @@ def _parts_of(name: str, logger: logging.Logger, left_out: LeftOut) -> Logger:
 
 
 def _parts_of_handler(handler: logging.Handler, name: str, left_out: LeftOut) -> Handler:
-    place, encoding = "stderr", None
+    place, encoding, errors = "stderr", None, None
     if isinstance(handler, logging.FileHandler) and _is_plain(handler):
         place, encoding = str(handler.baseFilename), handler.encoding
+        errors = handler.errors
         _append(handler)
     elif "stdout" in str(getattr(getattr(handler, "stream", None), "name", "")):
         place = "stdout"
@@ -93,6 +95,7 @@ def _parts_of_handler(handler: logging.Handler, name: str, left_out: LeftOut) ->
     return Handler(
         place,
         encoding,
+        errors,
         int(handler.level),
         _pickled(formatters, name, left_out),
         _pickled(handler.filters, name, left_out),
@@ -150,7 +153,9 @@ def _handler(parts: Handler, left_out: LeftOut) -> logging.Handler:
     if parts.place in STREAMS:
         handler = logging.StreamHandler(getattr(sys, parts.place))
     else:  # opened at the first record
-        handler = logging.FileHandler(parts.place, "a", parts.encoding, delay=True)
+        handler = logging.FileHandler(
+            parts.place, "a", parts.encoding, delay=True, errors=parts.errors
+        )
     handler.setLevel(parts.level)
     handler.filters[:] = _opened(parts.filters, left_out)
     for formatter in _opened(parts.formatters, left_out):

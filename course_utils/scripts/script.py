@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -161,7 +160,7 @@ def _script(
         imports=import_lines(needed.imports),
         code="".join(f"\n\n\n{piece.text}" for piece in needed.pieces.values()),
         options="".join(f"    {_option(*option, own)}\n" for option in options),
-        call=textwrap.indent(call, "    "),
+        call="    " + call.replace("\n", "\n    "),
         **texts,
         **own,
     )

@@ -179,6 +179,18 @@ def test_who_would_start_ranks_is_told_what_to_write():
             assert re.search(like(recipe), said[call]), (call, said[call])
 
 
+def in_a_pool():
+    with mp.get_context("fork").Pool(1) as pool:
+        pool.starmap(demo, [(0, 2)])
+
+
+def test_a_process_that_joins_though_nobody_could_know_is_told_so_itself():
+    with pytest.raises(
+        RankError, match=r"RuntimeError: ranks cannot start ranks.* has forked this"
+    ):
+        launch(in_a_pool, ranks=2, device="cpu")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_processes_that_join_no_group_are_a_ranks_own_business(method):

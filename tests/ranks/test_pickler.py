@@ -103,12 +103,12 @@ def folder(tmp_path, kernel):
     kernel.works(f"""
         import importlib
         os.chdir({str(tmp_path)!r})
-        before, known = sys.path[:], set(sys.modules)
+        before, known, finders = sys.path[:], set(sys.modules), sys.meta_path[:]
     """)
     yield tmp_path
     kernel.works(f"""
         os.chdir({os.getcwd()!r})
-        sys.path[:] = before
+        sys.path[:], sys.meta_path[:] = before, finders
         for name in set(sys.modules) - known: del sys.modules[name]
     """)
 
@@ -119,6 +119,7 @@ def folder(tmp_path, kernel):
         "sys.path.insert(0, 'first')\nimport twice\nsys.path.insert(0, 'second')",
         "sys.path.insert(0, 'first')\nimport twice\nos.chdir('second')",
         "os.chdir('first')\nimport twice\nos.chdir('../second')",
+        "sys.path[:0] = ['first', ['odd']]\nsys.meta_path.insert(0, object())\nimport twice",
         "spec = importlib.util.spec_from_file_location('twice', 'first/twice.py')\n"
         "twice = sys.modules['twice'] = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(twice)",

@@ -34,6 +34,20 @@ CASES = {
         "f = make(add(g(1)) + offset)",
         (5,),
     ),
+    "a default and an attribute that share a name's object, or no longer": (
+        [
+            "FIRST, SECOND, THIRD = [], [], []",
+            "class Kept:\n    log = SECOND\n    same = THIRD",
+            "def fill(n, into=FIRST):\n    into.append(n)",
+            "FIRST, SECOND = [], []",
+        ],
+        """
+        def f():
+            fill(1), Kept.log.append(1), Kept.same.append(1)
+            return [FIRST, SECOND, THIRD, fill.__defaults__, Kept.log]
+        """,
+        (),
+    ),
     "several names in one statement, constants changed since": (
         [
             "A, B = PAIR = 2, 'two'; C = 4\nrate, units = 0.5, [print]\nrate = 0.9",
