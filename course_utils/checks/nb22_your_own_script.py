@@ -36,7 +36,7 @@ from ..lessons import solo
 from ..ranks.launcher import launch
 from ..ranks.traffic import Traffic
 from ..style import plural
-from .compare import AtMost, kind
+from .compare import AtMost, difference, kind
 from .exercise import AT, exercise
 
 ROWS, TESTS, FEATURES = 118, 23, 8  # with rows that a sampler adds, 3 ranks take another step
@@ -369,14 +369,9 @@ def shape(history: Any) -> Any:
         return kind(history)
 
 
-def unlike(seen: list[Seen], history: list) -> list[int]:
+def unlike(seen: list[Seen], history: Any) -> list[int]:
     """The ranks that return another history than this."""
-    return [
-        n
-        for n, one in enumerate(seen)
-        if shape(one.history) != shape(history)
-        or not torch.allclose(numbers(one.history), numbers(history), atol=1e-6)
-    ]
+    return [n for n, one in enumerate(seen) if difference(history, one.history, 1e-6)]
 
 
 def logged(folder: Path) -> list[str]:
