@@ -108,7 +108,7 @@ def routes(ranks: int) -> dict[str, list[torch.Tensor]]:
     return {
         "an expert that nobody wants": [choose(7, 1, ranks - 1) for _ in range(ranks)],
         "all experts for each token": [choose(8 - rank, ranks, ranks) for rank in range(ranks)],
-        "a rank without tokens": [choose(0 if rank == 1 else 5, 2, ranks) for rank in range(ranks)],
+        "one token, or none": [choose(1 - rank % 2, 2, ranks) for rank in range(ranks)],
     }
 
 

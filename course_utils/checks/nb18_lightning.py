@@ -150,7 +150,7 @@ def fit(module: Any) -> dict[str, list]:
 
     def log(name: str, trainer: Trainer, *_: Any) -> None:
         logged = trainer.callback_metrics.get(name)
-        seen[name].append("nothing is logged" if logged is None else logged.item())
+        seen[name].append(None if logged is None else logged.item())
 
     def note_rate(trainer: Trainer, module: Any, optimizer: torch.optim.Optimizer) -> None:
         seen["lr"].append(optimizer.param_groups[0]["lr"])

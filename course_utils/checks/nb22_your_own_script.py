@@ -36,13 +36,14 @@ from ..lessons import solo
 from ..ranks.launcher import launch
 from ..ranks.traffic import Traffic
 from ..style import plural
-from .compare import AtMost, kind
+from .compare import AtMost, difference, kind
 from .exercise import AT, exercise
 
 ROWS, TESTS, FEATURES = 118, 23, 8  # with rows that a sampler adds, 3 ranks take another step
 BATCH, PIECES, STEPS = 24, 2, 4  # STEPS of an epoch; a piece is left over on 1, 2 and 3 ranks
 LIMIT = 15.0  # seconds for a run, which takes less than one
 EARLY = {"spoilt": True, "epochs": 8, "patience": 2}
+HISTORY = "which ranks do not return the history of all epochs, to rounding"
 LOADS = "the network of one device, given best.pt"
 
 
@@ -358,7 +359,7 @@ def files(folder: Path, history: Any, weights: Tensor, noisy: bool = False) -> I
 
 
 def numbers(history: Any) -> Tensor:
-    return torch.tensor(history, dtype=torch.float64)
+    return torch.as_tensor(history, dtype=torch.float64)
 
 
 def shape(history: Any) -> Any:
@@ -366,6 +367,11 @@ def shape(history: Any) -> Any:
         return " of ".join(map(str, numbers(history).shape))
     except (TypeError, ValueError):
         return kind(history)
+
+
+def unlike(seen: list[Seen], history: Any) -> list[int]:
+    """The ranks that return another history than this."""
+    return [n for n, one in enumerate(seen) if difference(history, one.history, 1e-6)]
 
 
 def logged(folder: Path) -> list[str]:
@@ -392,6 +398,7 @@ def stopped(seen: list[Seen], place: Path) -> Iterator[tuple]:
     ends = min([*waited, patience].index(patience) + 1, EARLY["epochs"])
     late = [len(one.steps) / STEPS - ends for one in seen]
     yield "epochs that each rank trains after the one that is the last alone", late
+    yield HISTORY, unlike(seen, history)
     yield from files(place / "rank 0", history, weights)
     before = files(left(place, ends - 1), history[:-1], weights)
     yield from within("when the last epoch begins", before)
@@ -411,6 +418,8 @@ def noisy(seen: list[Seen], place: Path) -> Iterator[tuple]:
     words = "how far best.pt's validation loss is from the least of the history (the"
     words += " running statistics of all ranks have to be the saved ones)"
     yield words, loss / count - least, 1e-9
+    words = "the sum of the running variances in best.pt, by and large (one rank's, or the mean)"
+    yield words, best.state_dict()["2.running_var"].sum(), 0.5
 
 
 def resumed(
@@ -436,8 +445,7 @@ def resumed(
     yield words, far, 1e-9
     far = [apart(one.steps[-1].after, all.steps[-1].after) for one, all in both]
     yield "how far the last weights are from a run's that nobody killed", far, 1e-9
-    short = [n for n, (one, all) in enumerate(both) if shape(one.history) != shape(all.history)]
-    yield "which ranks do not return the history of all epochs", short
+    yield HISTORY, unlike(again, whole[0].history)
     weights = torch.stack([step.after for step in whole[0].steps])
     yield from files(later / "rank 0", whole[0].history, weights, noisy)
 
@@ -467,8 +475,7 @@ def judged(answer: Callable) -> Iterator[tuple]:
         where = "3 ranks, resumed after early stopping"
         again, _ = runs(answer, home, where, 3, killed=place / "rank 0", **EARLY)
         yield f"{where}: steps by rank", [len(one.steps) for one in again]
-        short = [n for n, one in enumerate(again) if shape(one.history) != shape(whole[n].history)]
-        yield f"{where}: which ranks do not return the history of all epochs", short
+        yield f"{where}: {HISTORY}", unlike(again, whole[0].history)
 
         for ranks in (1, 3):
             where = f"{plural(ranks, 'rank')}, with dropout and batch norm"

@@ -109,6 +109,7 @@ WRONG = {
         chosen_zeroed,
         everybody_computes_all,
         returns_early,
+        lambda *given: to_experts(*given).squeeze(),
     ],
 }
 HANGS = {returns_early}

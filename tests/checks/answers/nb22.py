@@ -80,6 +80,7 @@ WRONG_BY_NAME = {
         ),
     ],
     "buffers_of_each_rank": [NO_BUFFERS],
+    "buffers_summed": [("dist.broadcast(buffer, src=0)", "dist.all_reduce(buffer)")],
     "clip_each_piece": [(CLIP, "pass\n"), ("total += ", CLIP.strip() + "\n            total += ")],
     "divided_by_ranks_again": [(FORWARD, FORWARD.replace("pieces", "pieces / ranks"))],
     "early_stop_decided_by_rank_0": [(STOP, f"({STOP} or rank)")],
@@ -101,6 +102,10 @@ WRONG_BY_NAME = {
     ],
     "forward_past_ddp": [("(model(x), y)", "(network(x), y)")],
     "loaded_on_rank_0_after_ddp": [("(folder, parts)", "(folder, {} if rank else parts)")],
+    "history_of_zeros_before_a_resume": [
+        ("random[rank])", "random[rank])\n        history = [(0.0, *old[1:]) for old in history]")
+    ],
+    "history_of_the_last_two": [("return history", "return history[-2:]")],
     "log_at_the_end": [
         (WRITTEN, f"{WRITTEN}            (folder / 'log.csv').unlink()\n"),
         ("    return history", f"    if rank == 0:\n        {LOG}\n    return history"),
