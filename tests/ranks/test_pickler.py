@@ -119,7 +119,9 @@ def folder(tmp_path, kernel):
         "sys.path.insert(0, 'first')\nimport twice\nsys.path.insert(0, 'second')",
         "sys.path.insert(0, 'first')\nimport twice\nos.chdir('second')",
         "os.chdir('first')\nimport twice\nos.chdir('../second')",
-        "sys.path[:0] = ['first', ['odd']]\nsys.meta_path.insert(0, object())\nimport twice",
+        "sys.path[:0] = ['first', ['odd']]\n"
+        "class Strict: find_spec = staticmethod(lambda name, path, target: None)\n"
+        "sys.meta_path.insert(0, Strict)\nimport twice",
         "spec = importlib.util.spec_from_file_location('twice', 'first/twice.py')\n"
         "twice = sys.modules['twice'] = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(twice)",
