@@ -38,7 +38,7 @@ def after_backward(model: nn.Module) -> Values:
     yield "the gradient, the mean over all ranks", means
 
 
-@exercise(choose_units, ranks=(2,), seconds=40)
+@exercise(choose_units, ranks=(2,), seconds=120)
 def _(answer):
     model = models.GPT(64, layers=8, context=16).to(pick())
     count = sum(p.numel() for p in model.parameters())
