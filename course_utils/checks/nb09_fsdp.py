@@ -98,7 +98,7 @@ def draw(name: str, shape: torch.Size) -> Tensor:
 @exercise(
     start_sharded,
     ranks=(2, 3),
-    seconds=40,
+    seconds=120,
     mistakes={
         "draw got the shape of this rank's rows, so every rank has drawn the same "
         "ones": drawn_by_each_rank,
