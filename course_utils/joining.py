@@ -83,10 +83,11 @@ class Joining:
 
     def init(self, *args: Any, **kwargs: Any) -> None:
         if os.getpid() != self.process:  # its group's threads are in the other one
+            rank = os.environ.get("RANK", "0")
             raise RuntimeError(
-                f"ranks cannot start ranks, and {self.caller} has started them: rank "
-                f"{os.environ['RANK']} has forked this process. Give {self.caller} the function "
-                "that joins, and leave out what starts processes"
+                f"ranks cannot start ranks, and {self.caller} has started them: rank {rank} has "
+                f"forked this process. Give {self.caller} the function that joins, and leave out "
+                "what starts processes"
             )
         asked = inspect.signature(self.torchs_init).bind(*args, **kwargs).arguments
         if self.expected and dist.is_initialized():
