@@ -256,8 +256,8 @@ def _is_found(name: str, file: str) -> bool:
     """Whether ranks, which have this process's `sys.path`, find this file by this name."""
     for finder in sys.meta_path:
         with suppress(Exception):  # other people's, with an interface of Python 3.3 for example
-            if spec := finder.find_spec(name, None, None):
-                return spec.origin is not None and os.path.samefile(spec.origin, file)
+            if spec := finder.find_spec(name, None, None):  # the first one counts
+                return os.path.realpath(spec.origin or "") == os.path.realpath(file)
     return False
 
 

@@ -9,14 +9,7 @@ import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from types import (
-    CodeType,
-    FunctionType,
-    MemberDescriptorType,
-    ModuleType,
-    NoneType,
-    SimpleNamespace,
-)
+from types import CodeType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -24,10 +17,10 @@ from cloudpickle import CloudPickler
 from torch.storage import TypedStorage, UntypedStorage
 
 from .copies import in_the_script
+from .literals import SCALARS
 
-CODE = (NoneType, bool, int, float, complex, str, bytes, CodeType, type)
 FUNCTIONS = FunctionType | functools._lru_cache_wrapper
-PLAIN = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict)
+PLAIN = (*SCALARS, complex, list, tuple, dict)
 ONLY_LAYOUT = {"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}  # of bytecode
 JUMPS = {*dis.hasjrel, *dis.hasjabs}
 FOLLOWS = {  # attributes of a class that follow from the others, or from where it stands
@@ -106,7 +99,8 @@ def parts_of(definition: Any) -> dict[str, Any]:
 
 def is_shared(part: Any) -> bool:
     """Whether a change of it under another name can be seen."""
-    return not isinstance(part, CODE) and not hasattr(part, "__get__")
+    alone = isinstance(part, (*SCALARS, complex, CodeType, type))
+    return not alone and not hasattr(part, "__get__")
 
 
 def is_importable(value: Any) -> bool:

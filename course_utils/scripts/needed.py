@@ -275,12 +275,13 @@ class Needed:
         parts = [
             Part(name, place)
             for name in sorted(self.made.keys() - values)
-            for place, part in parts_of(self.namespace[name]).items()
-            if is_shared(part) and self._can_be_written(Part(name, place))
+            for place, value in parts_of(self.namespace[name]).items()
+            if is_shared(value)
         ]
-        for part in parts:  # it may be a name's object, or no longer
+        writable = [part for part in parts if self._can_be_written(part)]
+        for part in writable:  # it may be a name's object, or no longer
             self._correct(part, is_saved=False)
-        return not parts
+        return not writable
 
     def _correct(self, part: Part, *, is_saved: bool) -> None:
         name, place = part
