@@ -6,6 +6,7 @@ It lies beside exported scripts, too, so that a process of torchrun's is what a 
 
 import functools
 import inspect
+import mmap
 import os
 from collections import Counter
 from datetime import timedelta
@@ -63,6 +64,12 @@ def groups() -> list[Any]:
     return [*left, *distributed_c10d._world.pg_map]
 
 
+def check_forked() -> None:
+    """Raise where a process that this one has forked wanted to join: its error may be lost."""
+    if _joining.refused[0]:
+        raise RuntimeError(_joining.refusal())
+
+
 class Joining:
     """torch's two functions where a caller has joined a group, or leaves that to the function; and
     as they are, where nobody has called `join`.
@@ -71,6 +78,7 @@ class Joining:
     def __init__(self) -> None:
         self.caller = ""
         self.process = 0  # the one that has called `join`
+        self.refused: bytearray | mmap.mmap = bytearray(1)  # whether a process forked from it was
         self.held: str | None = None  # the port of the store that the launcher holds
         self.expected = False  # that the function joins, too, what is joined already
         self.joins: Counter[str] = Counter()  # over the stores at these ports
@@ -78,17 +86,14 @@ class Joining:
 
     def begin(self, caller: str) -> None:
         self.caller, self.process = caller, os.getpid()
+        self.refused = mmap.mmap(-1, 1)  # memory that is shared with processes forked from it
         if os.environ.get(AGENT_STORE) == "True":
             self.held = os.environ["MASTER_PORT"]
 
     def init(self, *args: Any, **kwargs: Any) -> None:
         if os.getpid() != self.process:  # its group's threads are in the other one
-            rank = os.environ.get("RANK", "0")
-            raise RuntimeError(
-                f"ranks cannot start ranks, and {self.caller} has started them: rank {rank} has "
-                f"forked this process. Give {self.caller} the function that joins, and leave out "
-                "what starts processes"
-            )
+            self.refused[0] = True
+            raise RuntimeError(self.refusal())
         asked = inspect.signature(self.torchs_init).bind(*args, **kwargs).arguments
         if self.expected and dist.is_initialized():
             if asked.get("store") is None:
@@ -109,6 +114,14 @@ class Joining:
                 asked |= {"init_method": None, "store": store, "rank": rank, "world_size": ranks}
             self.joins[port] += 1
         self.torchs_init(**asked)
+
+    def refusal(self) -> str:
+        rank = os.environ.get("RANK", "0")
+        return (
+            f"ranks cannot start ranks, and {self.caller} has started them: rank {rank} has forked "
+            f"a process that joins. Give {self.caller} the function that joins, and leave out what "
+            "starts processes"
+        )
 
     def _take(self, asked: dict[str, Any]) -> None:
         """Let the group that is joined be the one that is asked for, or raise where it is not."""

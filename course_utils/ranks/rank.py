@@ -86,9 +86,13 @@ def main(ranks: list[int], connection: Connection, task: Task, file: File | None
         if task.device != "cpu":
             sys.modules["torch"].accelerator.synchronize()
 
+    def end() -> None:
+        program.end()  # where the processes that it has forked are joined
+        group.check_forked()
+
     outcome = run(session, task.call, file, prepare, finish, partial(state.settle, task.state))
     if outcome:
-        close(session, outcome, program.end)
+        close(session, outcome, end)
     else:
         with contextlib.suppress(Exception):  # the notebook knows of an error already
             program.end()

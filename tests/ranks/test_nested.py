@@ -184,11 +184,22 @@ def in_a_pool():
         pool.starmap(demo, [(0, 2)])
 
 
-def test_a_process_that_joins_though_nobody_could_know_is_told_so_itself():
-    with pytest.raises(
-        RankError, match=r"RuntimeError: ranks cannot start ranks.* has forked this"
-    ):
-        launch(in_a_pool, ranks=2, device="cpu")
+class Asked:
+    """Whose class does not say what it calls."""
+
+    def __call__(self):
+        demo(0, 2)
+
+
+def that_it_leaves_alone():
+    mp.get_context("fork").Process(target=Asked()).start()
+
+
+@pytest.mark.parametrize("function", [in_a_pool, that_it_leaves_alone])
+def test_a_process_that_joins_though_nobody_could_know_fails_the_launch(function):
+    with pytest.raises(RankError, match=r"RuntimeError: ranks cannot start ranks.* has forked"):
+        launch(function, ranks=2, device="cpu")
+    assert launch(double, 1, ranks=2, device="cpu").results == [2, 2]
 
 
 @pytest.mark.slow
