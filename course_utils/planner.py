@@ -24,6 +24,7 @@ papers.
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -235,7 +236,8 @@ def estimate(
     _check(model, plan, batch, micros)
     # Where the stages cannot be equally deep, all wait for the deepest.
     parts = plan.pp * plan.chunks
-    model = replace(model, layers=math.ceil(model.layers / parts) * parts)
+    if model.layers % parts:
+        model = replace(model, layers=math.ceil(model.layers / parts) * parts)
 
     # The first stage holds most micro-batches, and the embedding; only the last one can have more,
     # by its logits.
@@ -402,23 +404,37 @@ def plans(model: Model, cluster: Cluster, *, devices: int, batch: int) -> list[C
     Tensor parts stay inside a node (Megatron, takeaway 1) and split sequences where they can;
     HSDP's groups are a node's replicas; a stage is one chunk, or interleaves as many as may help.
     """
+    return list(_plans(model, cluster, devices, batch))
+
+
+@lru_cache(2)  # an exercise asks for the same two lists again and again
+def _plans(model: Model, cluster: Cluster, devices: int, batch: int) -> tuple[Cost, ...]:
     found = []
     for tp, pp in product(_divisors(math.gcd(devices, model.heads)), _divisors(devices)):
         dp, left = divmod(devices, tp * pp)
         if left or batch % dp or tp > cluster.node or pp > model.layers:
             continue
-        plan = Plan(dp=dp, tp=tp, pp=pp, sequence=tp > 1 and model.context % tp == 0)
+        sequence = tp > 1 and model.context % tp == 0
         kinds = [(zero, 0) for zero in range(4 if dp > 1 else 1)]
         inside = cluster.node // tp
         if 1 < inside < dp and dp % inside == 0:
             kinds.append((3, inside))
         for micro, (zero, group), again in product(_divisors(batch // dp), kinds, (False, True)):
-            plan = replace(plan, micro=micro, zero=zero, group=group, recompute=again)
             interleaves = batch // dp // micro % pp == 0
             for chunks in _chunks(model.layers, pp) if interleaves else [1]:
-                plan = replace(plan, chunks=chunks)
+                plan = Plan(
+                    dp=dp,
+                    tp=tp,
+                    pp=pp,
+                    zero=zero,
+                    group=group,
+                    micro=micro,
+                    chunks=chunks,
+                    sequence=sequence,
+                    recompute=again,
+                )
                 found.append(estimate(model, plan, cluster, batch=batch))
-    return sorted(found, key=lambda cost: (not cost.fits, cost.step, cost.total))
+    return tuple(sorted(found, key=lambda cost: (not cost.fits, cost.step, cost.total)))
 
 
 def _chunks(layers: int, pp: int) -> list[int]:
