@@ -48,9 +48,11 @@ def graded(folder: Path, *options: str) -> tuple[str, dict[str, dict[str, str]]]
 def test_a_class(tmp_path):
     answers = {
         "ada": {name: published(name) for name in ("balance", "idle_shares")},
-        "bo": {"balance": "def balance(costs, stages):\n    return [1] * stages"},
+        "bo": {
+            "balance": "def balance(costs, stages):\n    return [1] * stages",
+            "idle_shares": "def idle_shares(spans)\n    return",
+        },
         "cy": {"balance": "import os\nGONE = os._exit(3)\ndef balance(costs, stages): return GONE"},
-        "di": {"balance": "def balance(costs, stages)\n    return"},
     }
     for student, given in answers.items():
         write(tmp_path / student / f"{BALANCE}.ipynb", given)
@@ -62,8 +64,8 @@ def test_a_class(tmp_path):
     assert (balance["ada"], rows["ada"]["10 idle_shares"]) == ("solved", "solved")
     assert balance["bo"].startswith("balance([")
     assert balance["cy"] == "It ended the kernel."
-    assert balance["di"].startswith("SyntaxError")
-    assert {rows[student]["10 idle_shares"] for student in answers} == {"solved", "not yet"}
+    assert rows["bo"]["10 idle_shares"].startswith("SyntaxError")
+    assert rows["cy"]["10 idle_shares"] == "not yet"
     assert (rows["flo"]["08 zero_bytes"], rows["flo"]["08 shard_optimizer"]) == (
         "solved",
         "not yet",
@@ -74,7 +76,11 @@ def test_a_class(tmp_path):
 
 
 def test_a_cell_that_never_ends(tmp_path):
-    forever = "SUM = sum(iter(int, 1))\ndef balance(costs, stages): return SUM"
+    """Nor hears an interrupt; it waits, because the tests beside it need the core."""
+    forever = """import signal
+WOKEN = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.pause()
+def balance(costs, stages): return WOKEN
+"""
     write(tmp_path / f"{BALANCE}.ipynb", {"balance": forever})
     _, rows = graded(tmp_path, "--seconds=20")
     assert rows[tmp_path.name]["10 balance"] == "It had not finished after 20 s."
