@@ -87,6 +87,7 @@ def largest_kind(model, cluster, devices, batch, most_sent):
 
 @exercise(
     within_budget,
+    seconds=40,  # to search all plans, several times
     mistakes={
         "the budget is for the sum of all kinds of messages": largest_kind,
     },
