@@ -74,7 +74,8 @@ class LivePlot:
         parts = []
         for name, series in self._panels().items():
             if lasts := [ys[-1] for _, ys in series.values()]:
-                ends = dict.fromkeys(map(style.number, (min(lasts), max(lasts))))
+                lasts.sort(key=lambda value: (math.isnan(value), value))
+                ends = dict.fromkeys(map(style.number, (lasts[0], lasts[-1])))
                 parts.append(f"{name} {' to '.join(ends)}")
         return f"{self.title or 'curves'}: {', '.join(parts) or 'no values'}"
 

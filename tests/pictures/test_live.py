@@ -154,6 +154,14 @@ def test_values_are_taken_by_metric_all_of_a_record_or_none(clock):
     assert repr(plot) == "curves: loss 3"
 
 
+@pytest.mark.parametrize("losses", itertools.permutations((1.0, math.nan, 2.0)))
+def test_its_text_says_that_a_rank_has_a_nan_whichever_it_is(losses):
+    plot = LivePlot()
+    for rank, loss in enumerate(losses):
+        plot.add({"rank": rank, "step": 0, "time": 0.0, "loss": loss})
+    assert repr(plot) == "curves: loss 1 to nan"
+
+
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, 1.7e308, -1e300, 10**400, -5])
 def test_steps_totals_and_values_of_any_size_end_in_a_picture(notebook, clock, odd):
     for total, mean in itertools.product((None, odd), (False, True)):
