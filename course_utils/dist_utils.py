@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import record_function
 
-from .joining import AGENT_STORE, ON_CPU, groups, join, replace
+from .joining import AGENT_STORE, ON_CPU, check_forked, groups, join, replace
 from .records import checked
 
 STEPS = itertools.count()
@@ -75,6 +75,7 @@ def _end() -> None:
 
 def leave_distributed(result: object = None) -> None:
     """Leave the other ranks; rank 0 prints what its function returned."""
+    check_forked()
     if result is not None and os.environ["RANK"] == "0":
         print("result:", result)
     if dist.is_initialized():  # the function may have left

@@ -118,9 +118,8 @@ class Joining:
     def refusal(self) -> str:
         rank = os.environ.get("RANK", "0")
         return (
-            f"ranks cannot start ranks, and {self.caller} has started them: rank {rank} has forked "
-            f"a process that joins. Give {self.caller} the function that joins, and leave out what "
-            "starts processes"
+            f"ranks cannot start ranks, and rank {rank} has forked a process that joins: call the "
+            "function that joins in the rank itself, and leave out what starts processes"
         )
 
     def _take(self, asked: dict[str, Any]) -> None:

@@ -93,3 +93,24 @@ def test_it_joins_and_leaves_as_in_a_launch(script):
 def test_the_function_may_join_first_and_exit(script):
     with pytest.raises(AssertionError, match=r"exitcode *: 3"):
         started(script(3, init_group=False), *TORCHRUN, "--standalone")
+
+
+FORKS = """
+import torch.multiprocessing as mp
+import torch.distributed as dist
+
+class Joins:  # as a callable object, which does not say what it calls
+    def __call__(self):
+        dist.init_process_group("gloo")
+
+def train():
+    process = mp.get_context("fork").Process(target=Joins())
+    process.start()
+    process.join()
+"""
+
+
+def test_a_process_that_it_forks_and_that_joins_fails_it(tmp_path):
+    path = export(Notebook(FORKS)["train"], tmp_path / "train.py", ranks=1, device="cpu")
+    with pytest.raises(AssertionError, match=r"leave_distributed(.*\n)+.*cannot start ranks"):
+        started(path, sys.executable)
