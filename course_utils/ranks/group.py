@@ -83,13 +83,6 @@ def join(rank: int, device: str, backend: str | None, timeout: float | None) -> 
         register_optimizer_step_post_hook(_note_step)
 
 
-def check_forked() -> None:
-    """Raise where a process that this rank has forked wanted to join: its error may be lost."""
-    from .. import joining
-
-    joining.check_forked()
-
-
 def _note_step(*_: Any) -> None:
     global _steps
     _steps = True

@@ -87,8 +87,10 @@ def main(ranks: list[int], connection: Connection, task: Task, file: File | None
             sys.modules["torch"].accelerator.synchronize()
 
     def end() -> None:
+        from .. import joining  # which imports torch
+
         program.end()  # where the processes that it has forked are joined
-        group.check_forked()
+        joining.check_forked()
 
     outcome = run(session, task.call, file, prepare, finish, partial(state.settle, task.state))
     if outcome:
