@@ -24,7 +24,6 @@ papers.
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -404,11 +403,6 @@ def plans(model: Model, cluster: Cluster, *, devices: int, batch: int) -> list[C
     Tensor parts stay inside a node (Megatron, takeaway 1) and split sequences where they can;
     HSDP's groups are a node's replicas; a stage is one chunk, or interleaves as many as may help.
     """
-    return list(_plans(model, cluster, devices, batch))
-
-
-@lru_cache(2)  # an exercise asks for the same two lists again and again
-def _plans(model: Model, cluster: Cluster, devices: int, batch: int) -> tuple[Cost, ...]:
     found = []
     for tp, pp in product(_divisors(math.gcd(devices, model.heads)), _divisors(devices)):
         dp, left = divmod(devices, tp * pp)
@@ -434,7 +428,7 @@ def _plans(model: Model, cluster: Cluster, devices: int, batch: int) -> tuple[Co
                     recompute=again,
                 )
                 found.append(estimate(model, plan, cluster, batch=batch))
-    return tuple(sorted(found, key=lambda cost: (not cost.fits, cost.step, cost.total)))
+    return sorted(found, key=lambda cost: (not cost.fits, cost.step, cost.total))
 
 
 def _chunks(layers: int, pp: int) -> list[int]:
