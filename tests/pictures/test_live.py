@@ -154,7 +154,7 @@ def test_values_are_taken_by_metric_all_of_a_record_or_none(clock):
     assert repr(plot) == "curves: loss 3"
 
 
-@pytest.mark.parametrize("losses", itertools.permutations((1.0, math.nan, 2.0)))
+@pytest.mark.parametrize("losses", [*itertools.permutations((1.0, math.nan, 2.0))])
 def test_its_text_says_that_a_rank_has_a_nan_whichever_it_is(losses):
     plot = LivePlot()
     for rank, loss in enumerate(losses):
