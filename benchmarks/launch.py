@@ -7,10 +7,11 @@ from its start until it has met the others. Memory is PSS while all ranks wait. 
 ways take turns. A kernel *hung* when a cell had not ended after a minute; a way
 whose kernels all hung has no row.
 
-The second table is about data. *Arguments* is a launch whose ranks read a value of the notebook:
-a fork inherits it, and torchrun's script reads it from a file that the cell has written by
-`torch.save`. *Results* is one whose ranks return such a value each, into the notebook; peers take
-the way over files. Kernels have OMP_NUM_THREADS=1, because a fork after a thread pool hangs.
+The second table is about data. *Arguments* is a launch whose ranks meet and read a value of the
+notebook: a fork inherits it, and torchrun's script reads it from a file that the cell has written
+by `torch.save`. *Results* is one whose ranks meet and return such a value each, into the notebook;
+peers take the way over files. Kernels have OMP_NUM_THREADS=1, because a fork after a thread pool
+hangs.
 """
 
 import glob
