@@ -17,8 +17,6 @@ from .left_out import LeftOut
 LIBRARIES = re.compile(r"(torch|tornado|traitlets|IPKernelApp|asyncio)(\.|$)|c10d-|strobelight")
 STREAMS = ("stdout", "stderr")
 
-Part = tuple[str, bytes]  # "the Secret of logger train", and its pickle
-
 
 class Handler(NamedTuple):
     """What a rank makes a handler from."""
@@ -27,8 +25,8 @@ class Handler(NamedTuple):
     encoding: str | None  # of the file
     errors: str | None  # what is written for a character that the encoding lacks
     level: int
-    formatters: list[Part]  # one, or none
-    filters: list[Part]
+    formatters: list[logging.Formatter]  # one, or none
+    filters: list[Any]
 
 
 class Logger(NamedTuple):
@@ -38,7 +36,7 @@ class Logger(NamedTuple):
     level: int
     propagate: bool
     disabled: bool
-    filters: list[Part]
+    filters: list[Any]
     handlers: list[Handler] | None  # None: those that each process gives it
 
 
@@ -79,7 +77,7 @@ def _parts_of(name: str, logger: logging.Logger, left_out: LeftOut) -> Logger:
         with left_out.unless(of_it):
             if not isinstance(handler, logging.NullHandler):
                 handlers.append(_parts_of_handler(handler, of_it, left_out))
-    filters = _pickled(logger.filters, label(name), left_out)
+    filters = _sendable(logger.filters, label(name), left_out)
     return Logger(name, *switches, filters, handlers)
 
 
@@ -97,8 +95,8 @@ def _parts_of_handler(handler: logging.Handler, name: str, left_out: LeftOut) ->
         encoding,
         errors,
         int(handler.level),
-        _pickled(formatters, name, left_out),
-        _pickled(handler.filters, name, left_out),
+        _sendable(formatters, name, left_out),
+        _sendable(handler.filters, name, left_out),
     )
 
 
@@ -116,21 +114,14 @@ def _append(handler: logging.FileHandler) -> None:
         fcntl.fcntl(handler.stream, fcntl.F_SETFL, flags | os.O_APPEND)
 
 
-def _pickled(values: list[Any], of: str, left_out: LeftOut) -> list[Part]:
-    parts: list[Part] = []
+def _sendable(values: list[Any], of: str, left_out: LeftOut) -> list[Any]:
+    """Those that another process can open."""
+    found: list[Any] = []
     for value in values:
-        name = f"the {type(value).__name__} of {of}"
-        with left_out.unless(name):
-            parts.append((name, cloudpickle.dumps(value)))
-    return parts
-
-
-def _opened(parts: list[Part], left_out: LeftOut) -> list[Any]:
-    values: list[Any] = []
-    for name, pickled in parts:
-        with left_out.unless(name):
-            values.append(pickle.loads(pickled))
-    return values
+        with left_out.unless(f"the {type(value).__name__} of {of}"):
+            pickle.loads(cloudpickle.dumps(value))
+            found.append(value)
+    return found
 
 
 def restore(found: Logger, left_out: LeftOut) -> None:
@@ -141,14 +132,14 @@ def restore(found: Logger, left_out: LeftOut) -> None:
     if found.handlers is None:
         return
     logger.propagate, logger.disabled = found.propagate, found.disabled
-    logger.filters[:] = _opened(found.filters, left_out)
+    logger.filters[:] = found.filters
     logger.handlers.clear()
     for parts in found.handlers:
         with left_out.unless(f"the handler for {parts.place} of {label(found.name)}"):
-            logger.addHandler(_handler(parts, left_out))
+            logger.addHandler(_handler(parts))
 
 
-def _handler(parts: Handler, left_out: LeftOut) -> logging.Handler:
+def _handler(parts: Handler) -> logging.Handler:
     handler: logging.Handler
     if parts.place in STREAMS:
         handler = logging.StreamHandler(getattr(sys, parts.place))
@@ -157,7 +148,7 @@ def _handler(parts: Handler, left_out: LeftOut) -> logging.Handler:
             parts.place, "a", parts.encoding, delay=True, errors=parts.errors
         )
     handler.setLevel(parts.level)
-    handler.filters[:] = _opened(parts.filters, left_out)
-    for formatter in _opened(parts.formatters, left_out):
+    handler.filters[:] = parts.filters
+    for formatter in parts.formatters:
         handler.setFormatter(formatter)
     return handler

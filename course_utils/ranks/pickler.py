@@ -16,11 +16,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, NewType, ParamSpec
 
 import cloudpickle
-from cloudpickle.cloudpickle import _find_imported_submodules
+from cloudpickle.cloudpickle import _find_imported_submodules, _function_setstate
 
 from ..errors import is_own_file
 from .files import LARGE
@@ -30,7 +30,17 @@ if TYPE_CHECKING:
 
 MAGIC = {"system", "getoutput", "run_line_magic", "run_cell_magic"}  # IPython's, for ! and %
 IPYTHONS_DISPLAY = "IPython.core.display_functions", "display"
-STREAMS = ("stdout", "stderr", "__stdout__", "__stderr__")
+OF_EACH = (  # objects of which every process has its own, by module and name
+    ("sys", "stdout"),
+    ("sys", "stderr"),
+    ("sys", "__stdout__"),
+    ("sys", "__stderr__"),
+    ("os", "environ"),
+    ("random", "_inst"),
+    ("numpy.random.mtrand", "_rand"),
+    ("torch", "default_generator"),
+    ("dataclasses", "MISSING"),
+)
 ADVICE = {  # by what an error says
     "'generator' object": "give list(…) of it",
     "'coroutine' object": "give asyncio.run(…) of it",
@@ -58,7 +68,10 @@ class Pickler(cloudpickle.CloudPickler):
             functools.cached_property: _cached_attribute,
             MethodType: _method,
             Connection: _refuse_connection,
-            **{type(getattr(sys, name)): _stream for name in STREAMS},
+            CellType: _empty_cell,
+            NewType: self._name_of_a_type,
+            ParamSpec: self._name_of_a_type,
+            **{type(_found(*place)): _of_each for place in OF_EACH},
         }
         if numpy := sys.modules.get("numpy"):
             self.by_type[numpy.memmap] = _mapped_array
@@ -104,17 +117,30 @@ class Pickler(cloudpickle.CloudPickler):
             return getattr, (builtins, "display")
         if has_magic(function):
             raise TypeError("a line with ! or %, which only the notebook can run")
-        wrapper = _module_of_wrapper(function)
-        if wrapper:
-            self.globals_ref.setdefault(id(function.__globals__), Namespace(wrapper))
+        module = _module_of(function)
+        if module:
+            self.globals_ref.setdefault(id(function.__globals__), Namespace(module))
         reduced: Any = super().reducer_override(function)
         if reduced is NotImplemented:
             return reduced
-        _, attributes = reduced[2]
+        make, arguments, state, *_ = reduced
+        attributes = state[1]
         attributes["_cloudpickle_submodules"] += _submodules(function)
-        if wrapper:
+        if module:
             attributes["__globals__"] = {}  # they are there, and may not be sent
-        return self._of_main(function, reduced)
+        # The cells themselves, which other functions may share, and then what they hold.
+        attributes["__closure__"] = None
+        arguments = (*arguments[:-1], function.__closure__)
+        state = state, _contents(function)
+        return self._of_main(function, (make, arguments, state, None, None, _set_function))
+
+    def _name_of_a_type(self, value: Any) -> Any:
+        """A NewType or a ParamSpec, which pickle finds by its name in a module."""
+        name = value.__name__
+        if value.__module__ != "__main__" and _found(value.__module__, name) is value:
+            return NotImplemented
+        arguments = (name, value.__supertype__) if isinstance(value, NewType) else (name,)
+        return self._of_main(value, (type(value), arguments))
 
     def _of_main(self, value: FunctionType | type, reduced: Any) -> Any:
         """Let a rank find by its name what a cell defines, as who pickles it there does."""
@@ -174,6 +200,26 @@ def _in_main(name: str, make: Callable, arguments: tuple) -> Any:
     return made
 
 
+def _contents(function: FunctionType) -> dict[int, Any]:
+    """What its cells hold, but for empty ones: what these name is defined later."""
+    held = {}
+    for i, cell in enumerate(function.__closure__ or ()):
+        with suppress(ValueError):
+            held[i] = cell.cell_contents
+    return held
+
+
+def _set_function(function: FunctionType, state: tuple[Any, dict[int, Any]]) -> None:
+    attributes, held = state
+    _function_setstate(function, attributes)
+    for i, value in held.items():
+        (function.__closure__ or ())[i].cell_contents = value
+
+
+def _empty_cell(_: CellType) -> Any:
+    return CellType, ()
+
+
 def _cached_function(function: Any) -> Any:
     if function.__module__ != "__main__" and "<locals>" not in function.__qualname__:
         return NotImplemented  # found by its name
@@ -222,12 +268,16 @@ BY_NAME = {  # of classes that may not have been imported
 }
 
 
-def _stream(value: Any) -> Any:
+def _of_each(value: Any) -> Any:
     """Of the notebook's a rank has its own."""
-    for name in STREAMS:
-        if value is getattr(sys, name):
-            return getattr, (sys, name)
+    for module, name in OF_EACH:
+        if value is _found(module, name):
+            return getattr, (sys.modules[module], name)
     return NotImplemented
+
+
+def _found(module: str, name: str) -> Any:
+    return getattr(sys.modules.get(module), name, None)
 
 
 def _mapped_array(array: np.memmap) -> Any:
@@ -242,10 +292,8 @@ def _mapped_array(array: np.memmap) -> Any:
     return np.memmap, (array.filename, array.dtype, mode, array.offset, array.shape)
 
 
-def _module_of_wrapper(function: FunctionType) -> str | None:
-    """The library whose decorator has made this function around one of a cell."""
-    if function.__module__ != "__main__":
-        return None
+def _module_of(function: FunctionType) -> str | None:
+    """The module whose globals it uses: it has made it, perhaps around a function of a cell."""
     name = function.__globals__.get("__name__", "__main__")
     module = sys.modules.get(name)
     importable = getattr(module, "__spec__", None) and vars(module) is function.__globals__
@@ -322,9 +370,8 @@ def used_by(value: Any) -> Iterator[tuple[str, Any]]:
     """What a function has of its surroundings, by name."""
     if not isinstance(value, FunctionType):
         return
-    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-        with suppress(ValueError):  # it is empty: what it names is defined later
-            yield name, cell.cell_contents
+    for i, held in _contents(value).items():
+        yield value.__code__.co_freevars[i], held
     for name in sorted(names_in(value.__code__)):
         if name in value.__globals__:
             yield name, value.__globals__[name]

@@ -78,7 +78,7 @@ def _read_settings(left_out: LeftOut) -> dict[str, bytes]:
         with left_out.unless(name):
             settings[name] = _pickled(name, get(), left_out)
     for logger in loggers.read(left_out):
-        settings[loggers.label(logger.name)] = pickle.dumps(logger)
+        settings[loggers.label(logger.name)] = cloudpickle.dumps(logger)
     return settings
 
 

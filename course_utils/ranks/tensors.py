@@ -5,12 +5,14 @@ one, or taken: it arrives on the CPU. Of DDP its module arrives, because no grou
 """
 
 import ctypes
+import functools
 import pickle
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, UntypedStorage
+from torch._ops import OpOverload, OpOverloadPacket, _OpNamespace
 from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.storage import TypedStorage
@@ -34,6 +36,9 @@ class Tensors:
             UntypedStorage: self.untyped,
             StorageBytes: StorageBytes.reduced,
             DistributedDataParallel: self.module,
+            OpOverload: _operator,
+            OpOverloadPacket: _operator,
+            _OpNamespace: _operator,
         }
         self.storages: dict[int, StorageBytes] = {}  # by the address of what C++ knows as one
 
@@ -103,6 +108,16 @@ def _opened(data: Any) -> UntypedStorage:
 
 def _typed(storage: UntypedStorage, dtype: torch.dtype) -> TypedStorage:
     return TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _operator(operator: Any) -> Any:
+    """By its name, as aten.mm.default, aten.mm or aten."""
+    name = operator.name if isinstance(operator, _OpNamespace) else str(operator)
+    return _operator_of, (name,)
+
+
+def _operator_of(name: str) -> Any:
+    return functools.reduce(getattr, name.split("."), torch.ops)
 
 
 def _set_attributes(tensor: Tensor, attributes: dict[str, Any]) -> None:

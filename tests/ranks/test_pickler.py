@@ -66,6 +66,74 @@ def test_the_notebooks_streams_are_those_of_the_rank():
     assert run.output == ["told\n"]
 
 
+def test_of_some_objects_each_process_has_its_own(kernel):
+    """`from os import environ` and `from random import sample` are in many scripts; MISSING is in
+    transformers' HfArgumentParser, operators in torchtitan's selective checkpointing. 150 tokens.
+    """
+    kernel.works("""
+        import dataclasses
+        from os import environ
+        from random import sample
+        from numpy.random import randn
+        @dataclasses.dataclass
+        class Args: model: str
+        aten, kept = torch.ops.aten, {torch.ops.aten.mm.default}
+        def found():
+            assert environ is os.environ and environ["RANK"] == str(dist.get_rank())
+            assert dataclasses.fields(Args)[0].default is dataclasses.MISSING
+            assert aten.mm.default in kept
+            return sample(range(10**9), 3), randn()
+        (some, normal), (others, another) = launch(found, ranks=2).results
+        assert some != others and normal != another
+    """)
+
+
+def test_functions_that_share_a_variable_share_it_afterwards():
+    """A decorator whose wrapper gets a `reset`. 100 tokens."""
+
+    def counter():
+        count = 0
+
+        def add():
+            nonlocal count
+            count += 1
+
+        class Reader:
+            def read(self):
+                return later, count
+
+        later = Reader
+        return add, Reader
+
+    add, reader = travel(counter())
+    add()
+    add()
+    assert reader().read() == (reader, 2)
+
+
+def test_a_function_that_knows_itself_is_the_one_that_the_cell_names(kernel):
+    kernel.works("""
+        def made():
+            def down(n): return [down] if n == 0 else down(n - 1)
+            return down
+        down = made()
+        assert launch(lambda: down(3)[0] is down, ranks=1).results == [True]
+    """)
+
+
+def test_types_that_pickle_finds_by_name(kernel):
+    """Typed decorators. 70 tokens."""
+    kernel.works("""
+        from typing import Callable, NewType, ParamSpec
+        P, Step = ParamSpec("P"), NewType("Step", int)
+        def logged(function: Callable[P, Step]) -> Callable[P, Step]:
+            return lambda *args: function(*args)
+        @logged
+        def first(step: Step) -> Step: return step
+        assert launch(first, Step(3), ranks=1).results == [3]
+    """)
+
+
 def test_ddp_comes_back_as_its_module():
     """Functions that end with `return model`. 15 tokens."""
 
@@ -90,6 +158,18 @@ def test_a_part_of_a_tensor_is_refused_with_what_to_return():
         "full_tensor(), or of a model get_model_state_dict(",
     ):
         assert words in str(caught.value)
+
+
+def test_what_a_module_has_made_uses_the_modules_globals(kernel, folder):
+    (folder / "makes.py").write_text(
+        "STATE = None\ndef set_state(x):\n    global STATE\n    STATE = x\n"
+        "def make():\n    def f():\n        set_state(3)\n        return STATE\n    return f"
+    )
+    kernel.works("""
+        sys.path.insert(0, "")
+        import makes
+        assert launch(makes.make(), ranks=1).results == [3]
+    """)
 
 
 @pytest.fixture
