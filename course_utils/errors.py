@@ -57,6 +57,9 @@ class RankError(CourseError):
         self.run = run
         self.report = report
 
+    def __reduce__(self) -> tuple:  # as it is, to the process of a sweep for example
+        return Exception.__new__, (type(self), *self.args), vars(self)
+
 
 def in_words(error: BaseException, message: object) -> list[str]:
     """What a notebook shows of an error: its kind and message, and the cell's line."""
@@ -78,7 +81,8 @@ def cell_name(file: str) -> str | None:
         count = getattr(shell.compile, "_filename_map", {}).get(file)
         if count is not None:
             return f"Cell In[{count}]"
-    return "Cell" if "/ipykernel_" in file or file.startswith("<ipython-input") else None
+    of_cells = "<ipython-input", "<timed exec>"  # this of %%time
+    return "Cell" if "/ipykernel_" in file or file.startswith(of_cells) else None
 
 
 def location(frame: Frame) -> str:
@@ -104,7 +108,9 @@ def own_frames(frames: list[Frame]) -> list[Frame]:
 
 
 def is_own_file(file: str) -> bool:
-    return not file.startswith(("<", PACKAGE)) and not is_installed(file)
+    if file.startswith("<"):
+        return cell_name(file) is not None
+    return not file.startswith(PACKAGE) and not is_installed(file)
 
 
 def is_installed(path: str) -> bool:

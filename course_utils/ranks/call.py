@@ -8,7 +8,6 @@ import reprlib
 import sys
 import types
 from collections.abc import Callable, Sequence
-from math import inf
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,6 +15,7 @@ from ..errors import CourseError, in_words
 from ..pictures.live import LivePlot
 from .wire import current
 
+YEAR = 3e7  # seconds; torch counts a timeout in milliseconds, and cannot count all of them
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -78,7 +78,7 @@ def seconds(limit: Any) -> float | None:
     if limit is None:
         return None
     if isinstance(limit, Real) and not isinstance(limit, bool) and limit > 0:
-        return None if limit == inf else float(limit)
+        return None if limit > YEAR else float(limit)
     raise CourseError(
         f"time_limit={reprlib.repr(limit)}: give seconds, for example time_limit=600, or "
         "None for no limit."

@@ -43,6 +43,9 @@ def in_full(error: BaseException, most: int = MOST_CAUSES) -> str:
     if len(message) > MOST_MESSAGE:
         text += f"… ({len(message):,} characters)"
     text += "".join(notes)
+    if isinstance(error, BaseExceptionGroup):
+        inside = [in_full(inner, most - 1) for inner in error.exceptions[:MOST_CAUSES]]
+        text += "".join(f"\n  with {inner}" for inner in inside)
 
     cause, words = error.__cause__, "caused by"
     if cause is None and not error.__suppress_context__:
@@ -62,7 +65,8 @@ def died(exitcode: int, stack: str, printed: str) -> Failure:
     if exitcode >= 0:
         happened = f"ended with exit code {exitcode} before its function returned"
         return Failure(0.0, "Exit", happened, [], "")
-    name = signal.Signals(-exitcode).name
+    names = {one.value: one.name for one in signal.Signals}  # real-time signals have none
+    name = names.get(-exitcode, f"signal {-exitcode}")
     happened = f"{ENDS.get(name, 'was ended')} ({name})"
     if words := LAST_WORDS.findall(printed):
         happened += f": {words[-1][:MOST_MESSAGE]}"

@@ -1,6 +1,7 @@
 """The call is checked before anything starts."""
 
 import re
+import sys
 from datetime import timedelta
 from functools import partial
 
@@ -143,7 +144,8 @@ def test_what_is_no_number_of_ranks_is_refused(ranks):
 
 
 @pytest.mark.parametrize(
-    ("limit", "taken"), [(3, 3.0), (np.float64(3), 3.0), (None, None), (float("inf"), None)]
+    ("limit", "taken"),
+    [(3, 3.0), (np.float64(3), 3.0), (None, None), (float("inf"), None), (sys.maxsize, None)],
 )
 def test_a_time_limit_is_seconds_or_none(limit, taken):
     assert seconds(limit) == taken

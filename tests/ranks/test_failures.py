@@ -1,6 +1,8 @@
 """What is said of a rank that failed, and what to do about it."""
 
 import argparse  # noqa: F401
+import os
+import pickle
 from unittest import mock
 
 import pytest
@@ -10,7 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # noqa: F401
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from course_utils import launch
+from course_utils import RankError, launch
 from course_utils.ranks.advice import advice
 from course_utils.ranks.failures import died, in_full, raised_by
 from course_utils.ranks.wire import Failure
@@ -32,6 +34,7 @@ def test_a_process_that_crashed_has_a_line_and_last_words():
     failure = died(-6, FAULT, "starting\nterminate called\n  what():  sizes differ\n")
     assert failure.happened == "crashed (SIGABRT): sizes differ"
     assert failure.frames[0] == ("/tmp/ipykernel_1/2.py", 6, "gather")
+    assert died(-36, "", "").happened == "was ended (signal 36)"  # one for real time
 
 
 def test_a_process_that_leaves_has_not_returned():
@@ -133,6 +136,23 @@ def test_an_error_is_told_with_its_notes_and_causes():
     except ValueError as error:
         text = in_full(error)
     assert text == "ValueError: no config\n  look at batch 3\n  caused by KeyError: 'lr'"
+
+
+def test_a_group_is_told_with_the_errors_in_it():
+    """asyncio.TaskGroup raises one."""
+    group = ExceptionGroup("in tasks", [ValueError("a"), ExceptionGroup("b", [KeyError("c")])])
+    said = ("ValueError: a", "ExceptionGroup: b (1 sub-exception)", "KeyError: 'c'")
+    assert in_full(group) == "\n  with ".join(
+        ["ExceptionGroup: in tasks (2 sub-exceptions)", *said]
+    )
+
+
+def test_an_error_may_go_to_another_process():
+    """joblib's workers, each of which launches."""
+    with pytest.raises(RankError) as caught:
+        launch(os.kill, 0, 9, ranks=1, device="cpu")
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (str(error), error.cause, error.run.ranks) == (str(caught.value), "SIGKILL", 1)
 
 
 class Odd(ValueError):
