@@ -131,7 +131,7 @@ class Copies:
             refuse(file, used_by, "the script has a package of this name; rename yours")
         self.files[file] = ""  # now, or a circle of imports would not end
         try:
-            text = path.read_text("utf-8")
+            text = path.read_text("utf-8-sig")
         except UnicodeDecodeError:
             refuse(file, used_by, "it is not in UTF-8; save it so")
         self.files[file] = self.rewritten(text, used_by, package)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from types import CodeType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NewType, ParamSpec, TypeVar
 
 import torch
 from cloudpickle import CloudPickler
@@ -164,6 +164,9 @@ class _Description(pickle._Pickler):
             if module == "__main__" or not is_importable(value):
                 return str, (name,), parts_of(value)
             return self._by_name(module, name)
+        if isinstance(value, TypeVar | ParamSpec | NewType) and value.__module__ == "__main__":
+            self.references.names.add(value.__name__)
+            return value.__name__
         if isinstance(value, CodeType):
             return str, (value.co_name,), [value.co_varnames, *_steps(value)]
         if isinstance(value, functools.cached_property):

@@ -30,9 +30,10 @@ def assigns(node: ast.stmt, constant: str) -> bool:
     return isinstance(node, ast.Assign) and ast.dump(node.value) == ast.dump(wanted)
 
 
-def import_lines(imports: dict[str, str]) -> str:
-    """__future__ first, then what replaces torch's functions for all imports after it; modules, and
-    parts of modules, those of one together.
+def import_lines(imports: dict[str, str], environment: list[str]) -> str:
+    """__future__ first, then the environment, which modules may read as they are imported, then
+    what replaces torch's functions for all imports after it; modules, and parts of modules, those
+    of one together.
     """
     parts = defaultdict(list)
     for line in sorted({*imports.values()}):
@@ -42,4 +43,8 @@ def import_lines(imports: dict[str, str]) -> str:
     others = [f"{start}import {', '.join(names)}" for start, names in parts.items()]
     first = ("from __future__", "from dist_utils")
     lines = sorted(modules + others, key=lambda line: (not line.startswith(first), line[0] == "f"))
+    if environment:
+        begin = sum(line.startswith("from __future__") for line in lines)
+        lines.remove("import os")
+        lines[begin:begin] = ["import os", *environment]
     return "\n".join(lines)

@@ -7,6 +7,7 @@ comes from its statement, if that makes the same value in a process of its own; 
 import builtins
 import functools
 import io
+import re
 import sys
 import types
 from contextlib import suppress
@@ -21,10 +22,10 @@ from .copies import COURSE, Copies, imported, refuse
 from .facts import Part, facts, is_definition, is_importable, is_shared, parts_of, references
 from .files import MARK, Files
 from .literals import SCALARS, assigns, import_lines, literal
-from .process import environment_variables, sets_the_process, torch_settings
+from .process import environment_variables, logger_levels, sets_the_process, torch_settings
 from .trial import Failure, Piece, tried
 
-LOAD, SETTINGS = "the values", "the settings"  # pieces that are no name's
+LOAD, SETTINGS, LEVELS = "the values", "the settings", "levels"  # pieces that are no name's
 CODE = (types.FunctionType, types.BuiltinFunctionType, type)
 FIXED = (".__bases__", ".__class__", ".__code__", ".__slots__")
 
@@ -54,7 +55,9 @@ class Needed:
         self.made: dict[str, str] = {}  # the key of the piece that makes a name
         self.begun: set[str] = set()  # names whose statements are not yet written
         self.postponed: list[tuple[Statement, str]] = []  # until those are that they need
+        self.bound: set[str] = set()  # by the statements that are written
         self.copies = Copies()
+        self.environment = [*environment_variables(cells)]  # statements that set variables
         self._set_process()
 
     def _set_process(self) -> None:
@@ -62,22 +65,26 @@ class Needed:
         for name, value in self.namespace.items():
             if type(value).__module__ == "__future__":
                 self.imports[name] = f"from __future__ import {name}"
-        settings, variables = [*torch_settings()], [*environment_variables(self.statements)]
-        if settings:
-            self.imports["torch"] = "import torch"
-        if variables:
+        if self.environment:
             self.imports["os"] = "import os"
-        if settings or variables:
-            self.pieces[SETTINGS] = Piece("\n".join(variables + settings))
+        if settings := [*torch_settings()]:
+            self.imports["torch"] = "import torch"
+            self.pieces[SETTINGS] = Piece("\n".join(settings))
         for statement in self.statements:
             if sets_the_process(statement):
+                self.pieces.pop(statement.text, None)  # of the same ones the last counts
                 self._take(statement, "the script")
+        if levels := [*logger_levels(self.statements)]:
+            self.imports["logging"] = "import logging"
+            self.pieces[LEVELS] = Piece("\n".join(levels))
 
     def expression(self, value: Any) -> str:
         """What stands for it in the script: a literal, a name, or a method of one."""
         if isinstance(value, SCALARS) and (text := literal(value)):
             return text
-        own = getattr(value, "__name__", "argument")
+        own = "argument"
+        if isinstance(value, (*CODE, types.MethodType, types.ModuleType)):
+            own = value.__name__
         names = [name for name, bound in self.namespace.items() if bound is value]
         if own in names:
             name = own
@@ -94,7 +101,7 @@ class Needed:
             )
         else:
             name = own
-            while name in self.namespace:
+            while name in self.namespace or hasattr(builtins, name):
                 name += "_"
             self.namespace[name] = value
         self.add(name, "the call")
@@ -106,8 +113,12 @@ class Needed:
             refuse(name, used_by, "a line that begins with % or ! runs in a notebook only")
         value = self.namespace.get(name)
         statement = next((one for one in reversed(self.statements) if name in one.binds), None)
-        missing = name not in self.namespace or (statement is None and hasattr(builtins, name))
-        if missing or name in self.used_by or name.startswith("__"):
+        # Python's, or what IPython has in its place; `__name__` and the like.
+        is_pythons = hasattr(builtins, name) and not is_importable(value)
+        is_modules = re.fullmatch(r"__\w+__", name) is not None
+        if name not in self.namespace or name in self.used_by:
+            return
+        if statement is None and (is_pythons or is_modules):
             return
         self.used_by[name] = used_by
         if name not in self.saved and self._import(name, value):
@@ -144,6 +155,7 @@ class Needed:
         text = self.copies.rewritten(statement.text, name)
         self.pieces.setdefault(statement.text, Piece(text, statement.line))
         self.begun.discard(name)
+        self.bound |= statement.binds
         if name in self.namespace:
             self.made[name] = statement.text
             self._change(name, self.namespace[name])
@@ -246,7 +258,8 @@ class Needed:
         values = {name for name in self.made if not is_definition(self.namespace[name])}
         if not self._can_be_saved(values):
             return False
-        pieces = {"the imports": Piece(import_lines(self.imports))} | self.pieces
+        imports = Piece(import_lines(self.imports, self.environment))
+        pieces = {"the imports": imports} | self.pieces
         made = tried(pieces, self.files("script"), [*self.made], called)
         if isinstance(made, Failure):
             names = {name for name, key in self.made.items() if key == made.key}

@@ -1,6 +1,7 @@
 """What was set for the whole process of the kernel, as lines of the script."""
 
 import ast
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -12,15 +13,14 @@ from .cells import Statement
 from .literals import literal
 
 SETS = re.compile(
-    r"(warnings\.(filterwarnings|simplefilter)|logging\.(basicConfig|disable|captureWarnings)"
-    r"|[\w.()'\"]+\.setLevel)\("
+    r"(warnings\.(filterwarnings|simplefilter)|logging\.(basicConfig|captureWarnings))\("
 )
 # torchrun sets these for each rank, as a launch does.
 OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def sets_the_process(statement: Statement) -> bool:
-    """Whether it is a call that sets filters of warnings, or levels of loggers."""
+    """Whether it is a call that sets filters of warnings, or the root's handler of logs."""
     return isinstance(statement.node, ast.Expr) and SETS.match(statement.text) is not None
 
 
@@ -28,6 +28,20 @@ def torch_settings() -> Iterator[str]:
     for call, now, usual in _settings():
         if now != usual:
             yield f"torch.{call}({now})"
+
+
+def logger_levels(statements: list[Statement]) -> Iterator[str]:
+    """Of the root and of loggers that cells name."""
+    text = "\n".join(one.text for one in statements)
+    if "logging" not in text:
+        return
+    if disabled := logging.root.manager.disable:
+        yield f"logging.disable({disabled})"
+    for name, logger in [("", logging.root), *sorted(logging.root.manager.loggerDict.items())]:
+        usual = 0 if name else logging.WARNING
+        level = getattr(logger, "level", usual)
+        if level != usual and (name in text or name == "__main__"):
+            yield f"logging.getLogger({literal(name)}).setLevel({level})"
 
 
 def environment_variables(statements: list[Statement]) -> Iterator[str]:

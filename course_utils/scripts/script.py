@@ -39,6 +39,7 @@ class Option(str):
 def export(
     function: Callable,
     path: str | Path,
+    /,
     *args: Any,
     ranks: int = 4,
     nodes: int = 1,
@@ -57,7 +58,7 @@ def export(
     its name: a closure, or a base of a class, that its statement does not make any more.
 
     What was set for the whole process goes along, too: environment variables that cells name, calls
-    at their top that set filters of warnings and levels of loggers, and of torch its default dtype
+    at their top that set filters of warnings, levels of loggers, and of torch its default dtype
     and device, precision of matrix products, deterministic algorithms, anomaly detection, and
     whether gradients are recorded. A seed does not, nor does it with `launch`.
 
@@ -103,7 +104,7 @@ def export(
                 f"{name}= may be meant for export or for the function, which both know it: give "
                 "the function its own by position."
             )
-    options = _options(bound)
+    options = _options(function, bound)
     namespace = {**namespace_of(inspect.unwrap(function))}
     cells = statements(namespace)
     needed = Needed(namespace, cells, set(), set())
@@ -157,7 +158,7 @@ def _script(
     call = f"{own['result']} = {_call(callee, given, own['args'])}"
     template = Path(__file__).with_name("script.txt").read_text("utf-8")
     return template.format(
-        imports=import_lines(needed.imports),
+        imports=import_lines(needed.imports, needed.environment),
         code="".join(f"\n\n\n{piece.text}" for piece in needed.pieces.values()),
         options="".join(f"    {_option(*option, own)}\n" for option in options),
         call="    " + call.replace("\n", "\n    "),
@@ -186,7 +187,7 @@ def _own_names(needed: Needed) -> dict[str, str]:
     names = {}
     for name, line in OWN.items():
         known_as = name
-        taken = {*needed.used_by, *needed.imports}
+        taken = {*needed.used_by, *needed.imports, *needed.bound}
         while known_as in taken and needed.imports.get(known_as) != line:
             known_as = f"_{known_as}"
         names[name] = known_as
@@ -197,11 +198,14 @@ def _own_names(needed: Needed) -> dict[str, str]:
     return names
 
 
-def _options(bound: inspect.BoundArguments) -> list[tuple[inspect.Parameter, Any]]:
+def _options(
+    function: Callable, bound: inspect.BoundArguments
+) -> list[tuple[inspect.Parameter, Any]]:
     """The options of the command line: numbers and texts, which the call takes from them."""
     options = []
     given = {*bound.arguments}
-    bound.apply_defaults()
+    if not hasattr(function, "__wrapped__"):  # whose wrapper may know others
+        bound.apply_defaults()
     for key, value in [*bound.arguments.items()]:
         parameter = bound.signature.parameters[key]
         plain = type(value) in (bool, int, float, str) and literal(value)
@@ -241,6 +245,8 @@ def _option(parameter: inspect.Parameter, value: Any, own: dict[str, str]) -> st
     if type(value) is bool:
         how = f"action={own['argparse']}.BooleanOptionalAction"
     else:
-        takes_float = float in (parameter.annotation, type(parameter.default))
-        how = f"type={'float' if takes_float else type(value).__name__}"
+        kind = type(value)
+        if kind is int and float in (parameter.annotation, type(parameter.default)):
+            kind = float
+        how = f"type={kind.__name__}"
     return f'{own["parser"]}.add_argument("--{name}", {how}, default={literal(value)})'

@@ -196,6 +196,37 @@ CASES = {
         "def f():\n    return [world, c.ranks, x[1], lines.all, text[0]]",
         (),
     ),
+    "loggers and filters that were set again, and a name of Python's": (
+        [
+            "import logging, warnings\nlines = logging.getLogger('tests.app')",
+            "lines.setLevel('DEBUG')",
+            "lines.setLevel('INFO')\nfrom math import *",
+            "lines.setLevel('DEBUG')",
+            *(f"warnings.filterwarnings('{how}', 'mine')" for how in ("error", "ignore", "error")),
+        ],
+        """
+        def f():
+            first = next(one for one in warnings.filters if one[1] and one[1].pattern == "mine")
+            return [lines.isEnabledFor(logging.DEBUG), first[0], pow(2, 3)]
+        """,
+        (),
+    ),
+    "a decorator that gives options, and names of the script's in between": (
+        [
+            "import functools\nfrom typing import Generic, TypeVar\nT = TypeVar('T')",
+            "def configured(function):\n    @functools.wraps(function)\n"
+            "    def inner(*args, **options):\n"
+            "        return function(*args, **{'lr': 0.5, **options})\n    return inner",
+            "class Stack(Generic[T]):\n    size = 4",
+            "__version__, (record, rows) = '1.2', ({}, [print, 3])",
+        ],
+        """
+        @configured
+        def f(steps, name: float = 1.0, *, lr=0.1):
+            return [steps, name, lr, rows[1], Stack.size, __version__]
+        """,
+        (3, "2.10"),
+    ),
     "kinds of parameters": (
         [],
         """
@@ -222,6 +253,7 @@ CALLS = {
     "an object": ("trainer", "4", 2.0),
     "a lambda": ("double", "4", 8),
     "a class": ("Trainer.make", "", ["Trainer"]),
+    "a function with a name of Python's": ("apply", "math.pow", [8.0, 8]),
     "a path, a device, a dtype": (
         "train",
         "pathlib.Path('c'), torch.device('cpu'), torch.int8",
@@ -238,7 +270,7 @@ OF_CALLS = [
 @pytest.mark.parametrize(("function", "args", "expected"), OF_CALLS)
 def test_what_can_be_called_and_given(function, args, expected, tmp_path):
     notebook = Notebook("""
-        import enum, functools, pathlib
+        import enum, functools, math, pathlib
         import torch
         from dataclasses import dataclass
 
@@ -257,6 +289,8 @@ def test_what_can_be_called_and_given(function, args, expected, tmp_path):
         mode, path, trainer, double = Mode.FAST, pathlib.Path("a/b"), Trainer(0.1), lambda n: 2 * n
         trainer.lr = 0.5
 
+        def apply(power): return [power(2, 3), pow(2, 3)]
+
         def plain(value):
             if isinstance(value, enum.Enum): return value.value
             return value if isinstance(value, int | float | str) else str(value)
@@ -271,7 +305,7 @@ def test_what_can_be_called_and_given(function, args, expected, tmp_path):
 DIST_UTILS = [f"dist_utils/{name}.py" for name in ("__init__", "joining", "records")]
 FILES = {
     "mine.py": "import theirs\nfrom course_utils import pick\ndef work(n): return theirs.K * n",
-    "theirs.py": "K = 2",
+    "theirs.py": "import os\nK = int(os.environ.get('MY_K', 2))",
     "package/__init__.py": "",
     "package/part/__init__.py": "from .. import deep",
     "package/deep.py": "def where():\n    from course_utils import pick as take\n    return take()",
@@ -291,6 +325,8 @@ def here(tmp_path, monkeypatch):
 
 def test_modules_beside_the_notebook_lie_beside_the_script(here, tmp_path):
     notebook = Notebook("""
+        import os
+        os.environ["MY_K"] = "5"  # it is read as the module is imported
         import mine
         import package.part
 
@@ -301,9 +337,9 @@ def test_modules_beside_the_notebook_lie_beside_the_script(here, tmp_path):
             return "another"
     """)
     path = export(notebook["f"], tmp_path / "out" / "s.py", 3, jobs=("kubernetes",))
-    assert result(path) == [6, "cpu"]
-    assert re.search(r"K = 2\n +END_OF_FILE\n", path.with_suffix(".yaml").read_text())
-    assert result(export(notebook["mine"].work, tmp_path / "out" / "t.py", 4)) == 8
+    assert result(path) == [15, "cpu"]
+    assert re.search(r"'MY_K', 2\)\)\n +END_OF_FILE\n", path.with_suffix(".yaml").read_text())
+    assert result(export(notebook["mine"].work, tmp_path / "out" / "t.py", 4)) == 20
     copied = {one.relative_to(path.parent).as_posix() for one in path.parent.rglob("*.py")}
     assert copied == {"s.py", "t.py", *DIST_UTILS, *FILES}
     with pytest.raises(CourseError, match=r"mine\.py is there already"):  # it is another file here
@@ -386,7 +422,7 @@ def test_the_scripts_of_the_notebooks_are_clean(tmp_path):
     export(six["train"], tmp_path / "train.py", six["digits"], 30, ranks=2)
     export(training()["resume"], tmp_path / "resume.py", 100, ranks=16, nodes=2, timeout=60)
     # E501: in the docstring a command is one line, to be copied.
-    check = ["check", "--select", "E,F,W,B,UP,SIM,RUF,PIE,C4,PT,RET", "--ignore", "E501"]
+    check = ["check", "--select", "E,F,I,W,B,UP,SIM,RUF,PIE,C4,PT,RET", "--ignore", "E501"]
     for words in (check, ["format", "--diff"]):
         command = ["-m", "ruff", *words, "--isolated", "--line-length", "100", "."]
         python(*command, cwd=tmp_path)
