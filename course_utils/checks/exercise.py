@@ -186,11 +186,10 @@ class Exercise:
     def _in_words(self, error: RankError) -> str:
         """What is said of a failure: without the advice to whoever calls `launch`."""
         label, happened, lines, others = error.report
-        if error.cause == "TimeLimit":
-            happened = f"had not finished after {self.seconds:g} s"
+        happened = happened.replace("the time limit of ", "")
         if "op.preamble.length" in happened:  # gloo's words for it
             happened = "got another message than it waited for: another call, size or type"
-        if not self.ranks:
+        if not self.ranks and error.run.ranks == 1:  # else a probe of its own has launched them
             label = "It"
             others = [label + sentence.removeprefix("rank 0") for sentence in others]
         sentence = f"{label} {happened}"

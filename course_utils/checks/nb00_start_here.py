@@ -1,6 +1,9 @@
 """The exercise of notebook 00: ranks that share work."""
 
+import contextlib
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 from unittest import mock
 
 import torch
@@ -10,6 +13,7 @@ from ..machine import pick
 from ..ranks.traffic import Traffic
 from .compare import kind
 from .exercise import exercise, patched
+from .instruments import everyones
 
 
 def shared_sum(n):
@@ -20,25 +24,37 @@ def shared_sum(n):
     return total.item()
 
 
+SENDS = {  # collectives that bring parts together, and which argument is a rank's part
+    "all_reduce": 0,
+    "reduce": 0,
+    "gather": 0,
+    "all_gather": 1,
+    "all_gather_into_tensor": 1,
+    "gather_object": 0,
+    "all_gather_object": 1,
+}
+
+
 def added_before(call: Callable[[], object], n: int) -> tuple[float, float]:
-    """What this rank and what all have added up before the one all-reduce of `call`.
+    """What this rank and what all have added up before the one collective of `call`.
 
-    0 and n(n - 1)/2 if it has none.
+    0 and n(n - 1)/2 if it has none, or several.
     """
-    given: list[torch.Tensor] = []
-    all_reduce = dist.all_reduce
+    given: list[float] = []
 
-    def watched(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
-        given.append(tensor.clone())
-        return all_reduce(tensor, *args, **kwargs)
+    def watched(collective: Callable, place: int, *args: Any, **kwargs: Any) -> object:
+        part = torch.as_tensor([*args, *kwargs.values()][place])
+        given.append(part.item() if part.numel() == 1 else 0.5)  # a list of numbers is no sum
+        return collective(*args, **kwargs)
 
-    with mock.patch.object(dist, "all_reduce", watched):
+    with contextlib.ExitStack() as patches:
+        for name, place in SENDS.items():
+            real = partial(watched, getattr(dist, name), place)
+            patches.enter_context(mock.patch.object(dist, name, real))
         call()
-    if len(given) != 1 or given[0].numel() != 1:
+    if len(given) != 1 or given[0] == 0.5:
         return 0, n * (n - 1) // 2
-    mine = given[0].item()
-    all_reduce(given[0])
-    return mine, given[0].item()
+    return given[0], sum(everyones(given[0]))
 
 
 one_share = patched(shared_sum, "torch.distributed.all_reduce")
@@ -58,7 +74,7 @@ def _(answer):
         yield f"shared_sum({n})", total
         yield f"shared_sum({n}): what it returns", kind(total)
         parts = {*traffic.calls} - {"barrier", "broadcast", "scatter"}
-        alone = several and not parts
+        alone = several and n > 1 and not parts
         words = "do the ranks bring parts together, by all_reduce or such"
         yield f"shared_sum({n}): {words}", not alone
     mine, brought = added_before(lambda: answer(13), 13)
@@ -67,5 +83,5 @@ def _(answer):
         "how much of the sum for n = 13 this rank adds up by itself",
         "all of it" if all_of_it else "its share",
     )
-    yield "what all ranks bring to all_reduce for n = 13, each number added by one of them", brought
+    yield "what all ranks bring together for n = 13, each number added by one of them", brought
     yield "", "The same total on every rank: on 1, 2 and 5 of them."

@@ -1,5 +1,7 @@
 """The exercise of notebook 06, looked at on two and three real ranks: a DDP by hand."""
 
+from itertools import chain
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -49,21 +51,26 @@ class Tangled(nn.Module):
         self.out = nn.Linear(6, 8, bias=False)
         self.out.weight = self.embed.weight
         self.register_buffer("scale", torch.rand(6) + 0.5)
-        self.register_buffer("seen", torch.randint(100, (2,)))
+        self.embed.register_buffer("seen", torch.randint(100, (2,)))
+        self.register_buffer("shift", torch.rand(6), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:  # (N,) int64, below 8 -> (N, 8)
-        return self.last(self.out(self.hidden(self.frozen(self.embed(x)) * self.scale)))
+        return self.last(
+            self.out(self.hidden(self.frozen(self.embed(x)) * self.scale + self.shift))
+        )
 
 
 @exercise(hand_ddp, ranks=(3, 2))
 def _(answer):
     torch.manual_seed(dist.get_rank())
     model = Tangled().to(pick())
-    before = [*model.parameters()]
+    before, buffers = [*model.parameters()], dict(model.named_buffers())
     answer(model)
-    kept = [*map(id, model.parameters())] == [*map(id, before)]
-    yield "are its parameters the tensors from before", kept
-    yield "parameters and buffers, which are to be rank 0's; the model is as it was", inside(model)
+    here = chain(model.parameters(), model.buffers())
+    kept = [*map(id, here)] == [*map(id, [*before, *buffers.values()])]
+    yield "are its parameters and buffers the tensors from before", kept
+    words = "parameters and buffers, which are to be rank 0's; the model is as it was"
+    yield words, inside(model) | buffers
     needed = sum(p.numel() * p.element_size() for p in before if p.requires_grad)
     steps = ("the first backward", "the second backward", "a backward that adds to gradients")
     for step, where in enumerate(steps):

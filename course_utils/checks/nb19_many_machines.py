@@ -25,6 +25,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from ..ranks.values import pack, unpack
 from .compare import AtMost
 from .exercise import exercise, on_cpus, patched
 from .instruments import everyones
@@ -241,10 +242,12 @@ def once_for_each_state() -> Callable:
 def _(answer):
     start = None
     count = 0
+    # What an answer keeps in variables is lost at a kill: each start has a new one.
+    new = functools.partial(unpack, *pack(answer, "the answer cannot be started again"))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
         kills = Kills(Path(everyones(own)[0]))
         for steps in ((0, 1, EACH), (EACH + 3, 14, EPOCHS * EACH)):
-            numbers, after = train(answer, start, kills, steps)
+            numbers, after = train(new(), start, kills, steps)
             if start is None:
                 yield "nobody kills it: the batches, by their numbers in the loop", numbers
                 yield "nobody kills it: the weights after each step", torch.stack(after)
@@ -252,7 +255,7 @@ def _(answer):
             states = [state for kept in everyones(kills.kept) for state in kept]
             for done in steps:
                 folders = [folder for at, folder in states if at == done]
-                again = [train(answer, folder, kills) for folder in folders]
+                again = [train(new(), folder, kills) for folder in folders]
                 count += len(again)
                 begun = [numbers[0] if numbers else done for numbers, _ in again]
                 earliest = max(range(len(again)), key=lambda i: (-begun[i], i))

@@ -286,10 +286,11 @@ def train_large(model, optimizer, x, y, pieces):
     },
 )
 def _(answer):
-    for rows, pieces in ((50, 1), (50, 2), (50, 3), (7, 4), (64, 8)):
+    for rows, pieces in ((50, 1), (50, 2), (50, 3), (7, 4), (9, 4), (64, 8)):  # 9 rows make 3
         model = mlp()
         optimizer = SGD(model.parameters(), lr=0.5, momentum=0.9)
         x, y = batch(pieces, rows)
+        x = 20 * x  # who clips such gradients is seen
         for p in model.parameters():
             p.grad = torch.full_like(p, 0.01)
         optimizer.step()  # whose gradients and momentum are there

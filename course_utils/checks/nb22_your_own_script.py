@@ -68,6 +68,7 @@ class Seen:
     made: bool = False  # the rows
     files: list[str] = field(default_factory=list)
     printed: bool = False
+    in_eval: int = 0  # passes that record gradients
     reduced: float = 0.0  # bytes of gradients
 
 
@@ -143,7 +144,10 @@ def watch(
         return datasets(spoilt)
 
     def forward(module: nn.Module, inputs: tuple) -> None:
-        if not (module.training and torch.is_grad_enabled()):
+        if not torch.is_grad_enabled():
+            return
+        if not module.training:
+            seen.in_eval += 1
             return
         ended, step = divmod(len(seen.steps), STEPS)
         if rank == 0 and ended and not (step or rows):
@@ -283,6 +287,8 @@ def runs(answer: Callable, home: str, words: str, ranks: int, **how: Any) -> tup
 
 def steps_of(seen: list[Seen], first: list[Seen]) -> Iterator[tuple]:
     """Rows and steps, the same as of the answer's run on one rank."""
+    words = "passes that record gradients while the network is in eval(), by rank"
+    yield words, [one.in_eval for one in seen]
     yield "which ranks take steps", [n for n, one in enumerate(seen) if one.steps]
     begun = sum(len(one.steps[0].rows) for one in seen)
     yield "rows of the first step, of all ranks together", begun
@@ -312,9 +318,15 @@ def steps_of(seen: list[Seen], first: list[Seen]) -> Iterator[tuple]:
     yield "steps after which all ranks have the same weights (all take the mean gradient)", equal
 
 
+def alone_does(seen: list[Seen]) -> Iterator[tuple]:
+    """What one rank does for all."""
+    yield "how many ranks make the rows", sum(one.made for one in seen)
+    yield "other ranks than 0 that print", [n for n, one in enumerate(seen) if one.printed and n]
+
+
 def trained(seen: list[Seen], place: Path, first: list[Seen]) -> Iterator[tuple]:
     """The plain run: all that it does is what one process does with its rows."""
-    yield "how many ranks make the rows", sum(one.made for one in seen)
+    yield from alone_does(seen)
     yield from steps_of(seen, first)
     gradients, weights, history = alone(seen, False, 2)
     mine = torch.stack([step.gradient for step in seen[0].steps])
@@ -341,7 +353,7 @@ def trained(seen: list[Seen], place: Path, first: list[Seen]) -> Iterator[tuple]
         yield f"{whose} the training loss is from that of all ranks' rows", losses, 1e-6
     yield "which ranks write files", [n for n, one in enumerate(seen) if one.files]
     yield "files that are missing", sorted({"best.pt", "last.pt", "log.csv"} - {*seen[0].files})
-    yield "which ranks print", [n for n, one in enumerate(seen) if one.printed]
+    yield "whether rank 0 prints", seen[0].printed
     yield from files(place / "rank 0", history, weights)
 
 
@@ -391,6 +403,8 @@ def loaded(model: nn.Module, folder: Path) -> str:
 
 def stopped(seen: list[Seen], place: Path) -> Iterator[tuple]:
     """A run that ends early, after an epoch that is not its best."""
+    yield from alone_does(seen)
+    yield "which ranks write files", [n for n, one in enumerate(seen) if one.files]
     _, weights, history = alone(seen, EARLY["spoilt"], EARLY["epochs"])
     patience = EARLY["patience"]
     waited = [solo.waited(history[: n + 1]) for n in range(len(history))]
@@ -426,6 +440,7 @@ def resumed(
     again: list[Seen], later: Path, whole: list[Seen], epochs: int, noisy: bool = False
 ) -> Iterator[tuple]:
     """What is left of the run after these epochs, as it went on where nobody killed it."""
+    yield from alone_does(again)
     both = [*zip(again, whole, strict=True)]
     begun = STEPS * epochs
     more = [len(one.steps) - len(all.steps[begun:]) for one, all in both]

@@ -54,7 +54,24 @@ def some_leave_early(n):
     return 0 if dist.get_rank() >= n else share()(n)
 
 
-RIGHT = {"shared_sum": [in_blocks, all_gathered]}
+def all_by_rank_0(n):
+    total = torch.tensor(0 if dist.get_rank() else n * (n - 1) // 2, device=pick())
+    dist.reduce(total, 0)
+    dist.broadcast(total, 0)
+    return total.item()
+
+
+def all_told_by_each(n):
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, sum(range(n)))
+    return every[0]
+
+
+def shortcut(n):
+    return 0 if n < 2 else in_blocks(n)
+
+
+RIGHT = {"shared_sum": [in_blocks, all_gathered, shortcut]}
 WRONG = {
     "shared_sum": [
         lambda n: dist.barrier() or n * (n - 1) // 2,
@@ -65,6 +82,8 @@ WRONG = {
         share(lambda n, rank, ranks: torch.arange(rank, n, ranks).tolist()),
         some_leave_early,
         the_rest_afterwards,
+        all_by_rank_0,
+        all_told_by_each,
         share(lambda n, rank, ranks: range(0 if rank else n)),
     ],
 }

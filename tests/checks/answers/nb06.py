@@ -25,7 +25,11 @@ def a_message_each(parameters):
 
 
 def hooked(
-    *, which=trained, send=averaged, start=lambda model: model.state_dict().values(), is_last=None
+    *,
+    which=trained,
+    send=averaged,
+    start=lambda model: [*model.parameters(), *model.buffers()],
+    is_last=None,
 ):
     """A hand_ddp that calls `send` once as many gradients are ready as there are parameters."""
 
@@ -70,6 +74,13 @@ def buffers_before_each_forward(model):
     model.register_forward_pre_hook(send)
 
 
+def with_new_buffers(model):
+    hooked()(model)
+    for part in model.modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            setattr(part, name, buffer.clone())
+
+
 def of_each_child(model):
     return [tensor for child in model.children() for tensor in child.parameters(recurse=False)]
 
@@ -80,6 +91,8 @@ RIGHT = {
 WRONG = {
     "hand_ddp": [
         hooked(start=lambda model: model.parameters()),
+        hooked(start=lambda model: model.state_dict().values()),  # not all buffers
+        with_new_buffers,
         hooked(send=a_message_each),
         hooked(send=clipped),
         hooked(start=lambda model: [*of_each_child(model), *model.buffers()]),

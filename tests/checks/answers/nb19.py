@@ -197,6 +197,21 @@ def newest(path):
     return pickle.loads((path.parent / path.read_text()).read_bytes())
 
 
+def remembered():
+    """The random states are kept in a variable, which a kill would take."""
+    states = {}
+
+    def save(state, path):
+        states[state["done"]] = state.pop("random")
+        beside(state, path)
+
+    def load(path):
+        saved = torch.load(path)
+        return saved | {"random": states.get(saved["done"], [torch.get_rng_state()] * 2)}
+
+    return survivor(save, load)
+
+
 RIGHT = {
     "survive": [
         with_dcp,
@@ -223,5 +238,6 @@ WRONG = {
         by_a_thread(copy.deepcopy, 99),
         by_a_thread(dict, 1),
         in_a_log(cut_off=False),
+        remembered(),
     ]
 }

@@ -107,6 +107,23 @@ def pieces(
     return train_large
 
 
+def clipped(optimizer, model):
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    return optimizer
+
+
+def in_equal_slices(model, optimizer, x, y, count):
+    optimizer.zero_grad()
+    size, total = -(-len(x) // count), 0.0
+    for i in range(count):
+        part = slice(i * size, (i + 1) * size)
+        loss = cross_entropy(model(x[part]), y[part]) * len(x[part]) / len(x)
+        loss.backward()
+        total += loss.item()
+    optimizer.step()
+    return total
+
+
 def without_momentum(optimizer, model):
     return SGD(model.parameters(), lr=optimizer.param_groups[0]["lr"])
 
@@ -194,6 +211,8 @@ WRONG = {
         pieces(together=True),
         pieces(clear=False),
         pieces(own=without_momentum),
+        pieces(own=clipped),
+        in_equal_slices,  # of which the last may have no row
     ],
     "train_noisy": [
         faulty_jobs.train_noisy,

@@ -110,6 +110,12 @@ WRONG_BY_NAME = {
         (WRITTEN, f"{WRITTEN}            (folder / 'log.csv').unlink()\n"),
         ("    return history", f"    if rank == 0:\n        {LOG}\n    return history"),
     ],
+    "left_in_eval": [
+        ("dist.all_reduce(sums)\n", "dist.all_reduce(sums)\n        network.eval()\n")
+    ],
+    "all_say_that_they_stop": [
+        ("return history", "if len(history) < epochs:\n        print('early')\n    return history")
+    ],
     "lr_times_ranks": [("lr=0.01", "lr=0.01 * ranks")],
     "no_ddp": [("DDP(network)", "network"), (GUARD, "with contextlib.nullcontext():")],
     "no_no_sync": [(GUARD, "with contextlib.nullcontext():")],
