@@ -29,7 +29,7 @@ def checked(launcher: Callable[P, R]) -> Callable[P, R]:
     own = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
 
     @functools.wraps(launcher)
-    def launch(function: Callable, *args: Any, **options: Any) -> R:
+    def launch(function: Callable, /, *args: Any, **options: Any) -> R:
         try:
             check_place()
             check_live(options.get("live"))

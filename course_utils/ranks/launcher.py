@@ -33,6 +33,7 @@ TPU_IN_USE = (
 @checked
 def launch(
     function: Callable,
+    /,
     *args: Any,
     ranks: int | None = None,
     device: str | torch.device | None = None,

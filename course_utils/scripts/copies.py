@@ -7,6 +7,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -134,7 +135,9 @@ class Copies:
             text = path.read_text("utf-8-sig")
         except UnicodeDecodeError:
             refuse(file, used_by, "it is not in UTF-8; save it so")
-        self.files[file] = self.rewritten(text, used_by, package)
+        self.files[file] = text
+        with suppress(SyntaxError):  # nobody can import it
+            self.files[file] = self.rewritten(text, used_by, package)
 
 
 def _file_of(inner: str) -> Path:

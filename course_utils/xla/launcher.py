@@ -56,6 +56,7 @@ def setup(device: str | None = None) -> None:
 @checked
 def launch(
     function: Callable,
+    /,
     *args: Any,
     cores: int | None = None,
     spmd: bool = False,

@@ -109,6 +109,10 @@ def test_a_keyword_that_both_know_goes_to_neither(name):
         ask(function, 1, own={name})
 
 
+def test_an_argument_may_be_called_function():
+    assert launch(lambda function: function(2), function=abs, ranks=1).results == [2]
+
+
 def test_cores_have_a_recipe_of_their_own():
     words = r"xla.launch\(lambda \*args: indexed\(xr.global_ordinal\(\), \*args\), …\)"
     with pytest.raises(CourseError, match=words):

@@ -308,6 +308,7 @@ FILES = {
     "theirs.py": "import os\nK = int(os.environ.get('MY_K', 2))",
     "package/__init__.py": "",
     "package/part/__init__.py": "from .. import deep",
+    "package/old.py": "print 'of Python 2'",
     "package/deep.py": "def where():\n    from course_utils import pick as take\n    return take()",
 }
 
