@@ -162,6 +162,6 @@ def _virtual(cores: int) -> dict[str, str]:
         "XLA_THREAD_POOL_SIZE": str(2 * cores),
         "NPROC": str(2 * cores),
         "TF_CPP_MIN_LOG_LEVEL": "2",  # only errors, as that a core is late
-        # LLVM makes slower code in a third of the time: a program runs a few times here.
+        # Nothing is optimized by LLVM, since a program runs a few times and mostly compiles here.
         "XLA_FLAGS": f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}",
     }
