@@ -112,6 +112,8 @@ NOTEBOOKS = $(filter-out $(if $(XLA_THERE),,$(ON_XLA)),$(wildcard notebooks/*.ip
 XLA_TESTS = tests/ranks/test_launch.py tests/checks/test_answers.py $(shell grep -rlE 'importorskip."(torch_xla|lightning)' --include 'test_*.py' tests)
 # Threads that wait for each other soon give up their core: where others use it, a small step is three times as fast.
 test test-all slow: export GOMP_SPINCOUNT = 1000
+# XLA then compiles in half the time: no test asks how fast its code is.
+test test-all slow: export XLA_FLAGS = --xla_backend_optimization_level=0
 test: env
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
