@@ -189,6 +189,8 @@ class Exercise:
         happened = happened.replace("the time limit of ", "")
         if "op.preamble.length" in happened:  # gloo's words for it
             happened = "got another message than it waited for: another call, size or type"
+        if "can't allocate memory" in happened:
+            happened = "asked for more memory than there is: a size that it gives is wrong"
         if not self.ranks and error.run.ranks == 1:  # else a probe of its own has launched them
             label = "It"
             others = [label + sentence.removeprefix("rank 0") for sentence in others]

@@ -16,12 +16,24 @@ def literal(value: Any) -> str | None:
         return json.dumps(value, ensure_ascii=False)
     if type(value) is float and repr(value) in ("inf", "-inf", "nan"):
         return f'float("{value}")'
-    if type(value) not in (*SCALARS, *CONTAINERS):
+    if not _is_plain(value, set()):
         return None
     with suppress(ValueError, SyntaxError):
         if ast.literal_eval(repr(value)) == value:
             return repr(value)
     return None
+
+
+def _is_plain(value: Any, seen: set[int]) -> bool:
+    """Whether it is made of plain values alone, and no list, dict or set is in it twice."""
+    if type(value) in SCALARS:
+        return True
+    if type(value) not in CONTAINERS or id(value) in seen:
+        return False
+    if not isinstance(value, tuple):
+        seen.add(id(value))
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    return all(_is_plain(part, seen) for part in parts)
 
 
 def assigns(node: ast.stmt, constant: str) -> bool:

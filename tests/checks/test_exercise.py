@@ -138,6 +138,23 @@ def test_an_exception_is_shown_with_the_learners_line_and_without_ours():
     assert "course_utils" not in str(verdict) + verdict._repr_html_()
 
 
+def test_a_size_that_no_memory_holds_is_told_so():
+    verdict = shares(lambda rows, devices: torch.zeros(1 << 60))
+    assert "It asked for more memory than there is: a size" in verdict.text
+
+
+def test_ranks_that_a_probe_launches_itself_are_named():
+    def probe(answer):
+        yield "on two ranks", launch(answer, ranks=2, device="cpu", show=False).results
+
+    def wrong():
+        if dist.get_rank():
+            raise ValueError("no share")
+
+    verdict = Exercise(lambda: None, probe, here=True)(wrong)
+    assert verdict.text.startswith("rank 1 of 2 raised ValueError: no share")
+
+
 def test_an_answer_cannot_harm_the_kernel():
     def leaves(rows, devices):
         sys.exit(3)

@@ -254,6 +254,7 @@ CALLS = {
     "a lambda": ("double", "4", 8),
     "a class": ("Trainer.make", "", ["Trainer"]),
     "a function with a name of Python's": ("apply", "math.pow", [8.0, 8]),
+    "a list that is twice in another": ("first_of", "[[0, 0]] * 2", [[1, 0], [1, 0]]),
     "a path, a device, a dtype": (
         "train",
         "pathlib.Path('c'), torch.device('cpu'), torch.int8",
@@ -288,6 +289,10 @@ def test_what_can_be_called_and_given(function, args, expected, tmp_path):
 
         mode, path, trainer, double = Mode.FAST, pathlib.Path("a/b"), Trainer(0.1), lambda n: 2 * n
         trainer.lr = 0.5
+
+        def first_of(rows):
+            rows[0][0] = 1
+            return rows
 
         def apply(power): return [power(2, 3), pow(2, 3)]
 
