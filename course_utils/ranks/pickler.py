@@ -142,7 +142,7 @@ class Pickler(cloudpickle.CloudPickler):
         arguments = (name, value.__supertype__) if isinstance(value, NewType) else (name,)
         return self._of_main(value, (type(value), arguments))
 
-    def _of_main(self, value: FunctionType | type, reduced: Any) -> Any:
+    def _of_main(self, value: Any, reduced: Any) -> Any:
         """Let a rank find by its name what a cell defines, as who pickles it there does."""
         if reduced is NotImplemented or self.main.get(value.__name__) is not value:
             return reduced

@@ -130,12 +130,11 @@ class Copies:
     def _copy(self, path: Path, file: str, package: str, used_by: str) -> None:
         if file.startswith("dist_utils") and PACKAGE not in path.parents:
             refuse(file, used_by, "the script has a package of this name; rename yours")
-        self.files[file] = ""  # now, or a circle of imports would not end
         try:
             text = path.read_text("utf-8-sig")
         except UnicodeDecodeError:
             refuse(file, used_by, "it is not in UTF-8; save it so")
-        self.files[file] = text
+        self.files[file] = text  # now, or a circle of imports would not end
         with suppress(SyntaxError):  # nobody can import it
             self.files[file] = self.rewritten(text, used_by, package)
 

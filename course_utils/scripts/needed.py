@@ -111,13 +111,13 @@ class Needed:
         """Take what makes `name` what it is, after all that this uses."""
         if name == "get_ipython":
             refuse(name, used_by, "a line that begins with % or ! runs in a notebook only")
-        value = self.namespace.get(name)
+        if name not in self.namespace or name in self.used_by:
+            return
+        value = self.namespace[name]
         statement = next((one for one in reversed(self.statements) if name in one.binds), None)
         # Python's, or what IPython has in its place; `__name__` and the like.
         is_pythons = hasattr(builtins, name) and not is_importable(value)
         is_modules = re.fullmatch(r"__\w+__", name) is not None
-        if name not in self.namespace or name in self.used_by:
-            return
         if statement is None and (is_pythons or is_modules):
             return
         self.used_by[name] = used_by

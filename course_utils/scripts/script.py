@@ -57,10 +57,11 @@ def export(
     goes into a file beside the script, train.values.pt beside train.py. What cannot is refused by
     its name: a closure, or a base of a class, that its statement does not make any more.
 
-    What was set for the whole process goes along, too: environment variables that cells name, calls
-    at their top that set filters of warnings, levels of loggers, and of torch its default dtype
-    and device, precision of matrix products, deterministic algorithms, anomaly detection, and
-    whether gradients are recorded. A seed does not, nor does it with `launch`.
+    What was set for the whole process goes along, too: environment variables that cells name and
+    the notebook has set, calls at their top that set filters of warnings, levels of loggers, and of
+    torch its default dtype and device, precision of matrix products, deterministic algorithms,
+    anomaly detection, and whether gradients are recorded. A seed does not, nor does it with
+    `launch`.
 
     Beside the script lie the package `dist_utils` and the modules that it imports from the
     notebook's folder. Numbers, texts and truth values among the arguments become options of its
