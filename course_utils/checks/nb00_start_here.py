@@ -1,7 +1,6 @@
 """The exercise of notebook 00: ranks that share work."""
 
 import contextlib
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -39,12 +38,13 @@ SENDS = {  # collectives that bring parts together, and which argument is a rank
 def added_before(call: Callable[[], object], n: int) -> tuple[float, float]:
     """What this rank and what all have added up before the one collective of `call`.
 
-    0 and n(n - 1)/2 if it has none, or several.
+    0 and n(n - 1)/2 if it has none, or several, or one of something else than a number.
     """
     given: list[Any] = []
 
     def watched(collective: Callable, place: int, *args: Any, **kwargs: Any) -> object:
-        given.append(copy.deepcopy([*args, *kwargs.values()][place]))  # an all-reduce changes it
+        part = [*args, *kwargs.values()][place]
+        given.append(part.clone() if torch.is_tensor(part) else part)  # an all-reduce changes it
         return collective(*args, **kwargs)
 
     with contextlib.ExitStack() as patches:
@@ -52,10 +52,12 @@ def added_before(call: Callable[[], object], n: int) -> tuple[float, float]:
             real = partial(watched, getattr(dist, name), place)
             patches.enter_context(mock.patch.object(dist, name, real))
         call()
-    if len(given) != 1 or torch.as_tensor(given[0]).numel() != 1:
+    numbers = [
+        part.item() if torch.is_tensor(part) and part.numel() == 1 else part for part in given
+    ]
+    if len(numbers) != 1 or not isinstance(numbers[0], int | float):
         return 0, n * (n - 1) // 2
-    mine = torch.as_tensor(given[0]).item()
-    return mine, sum(everyones(mine))
+    return numbers[0], sum(everyones(numbers[0]))
 
 
 one_share = patched(shared_sum, "torch.distributed.all_reduce")

@@ -40,8 +40,11 @@ class Run:
         """The values that one rank reported under `name`, in order.
 
         Raises:
-            CourseError: no rank reported it; the message names what they reported.
+            CourseError: no rank reported it, or there is no such rank; the message says what there
+                is.
         """
+        if rank not in range(self.ranks):
+            raise CourseError(f"rank={rank!r}: there are {self.units}, counted from 0.")
         names = set().union(*self.metrics)
         if name not in names:
             there = ", ".join(sorted(names)) or "nothing"

@@ -15,7 +15,7 @@ from ..errors import CourseError, is_installed
 
 COURSE = __name__.partition(".")[0]
 PACKAGE = Path(__file__).parents[1]
-IMPORTS_IT = re.compile(rf"^(\s*(?:from|import)\s+){COURSE}\b")
+IMPORTS_IT = re.compile(rf"\b((?:from|import)\s+){COURSE}\b")
 OWN = ("pick", "report", "span")  # which dist_utils has for a script
 STAND_INS = {  # for the course's modules that have these for a notebook
     ("machine", "pick"): "from . import pick\n",

@@ -24,3 +24,5 @@ def test_a_column_that_nobody_reported_is_no_empty_one():
         RUN.column("typo")
     with pytest.raises(CourseError, match="there is: nothing"):
         Run(2, "cpu", "gloo").column("loss")
+    with pytest.raises(CourseError, match="rank=2: there are 2 ranks, counted from 0"):
+        RUN.column("loss", rank=2)

@@ -401,7 +401,7 @@ def test_the_courses_own(tmp_path):
         "numbers = data.digits()",
         """
         def f(digits, dtype):
-            from course_utils.lessons.data import digits as load
+            import os; from course_utils.lessons.data import digits as load
 
             assert len(load().train) == len(digits.train)
             with span("forward"):

@@ -71,7 +71,14 @@ def shortcut(n):
     return 0 if n < 2 else in_blocks(n)
 
 
-RIGHT = {"shared_sum": [in_blocks, all_gathered, shortcut]}
+def told_with_their_ranks(n):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    every = [None] * ranks
+    dist.all_gather_object(every, (rank, sum(range(rank, n, ranks))))
+    return sum(share for _, share in every)
+
+
+RIGHT = {"shared_sum": [in_blocks, all_gathered, shortcut, told_with_their_ranks]}
 WRONG = {
     "shared_sum": [
         lambda n: dist.barrier() or n * (n - 1) // 2,
