@@ -27,7 +27,8 @@ NO_GPU = (
     "These ranks have no GPU: take device = pick(), leave out device_ids= and calls of torch.cuda, "
     'and write backend="gloo" or none.'
 )
-FROM_C = (  # which leaves no frame of torch
+FROM_C = (  # which leaves no frame of torch; the first line is of builds with CUDA
+    "Found no NVIDIA driver|No CUDA GPUs are available|no GPUs found|CUDA error|"
     "Cannot access accelerator device when none|not linked with support for cuda|"
     "not compiled with CUDA enabled|pin_memory=True requires|"
     r"Cannot get CUDA generator|type torch\.cuda\.\w+ not available|device string: None"
@@ -72,7 +73,7 @@ ADVICE = (  # the first that fits counts
         "These ranks have no GPU: use fully_shard, or give FullyShardedDataParallel "
         'device_id=torch.device("cpu").',
         device="cpu",
-        inside=r"fsdp/_init_utils\.py _init_device_handle",
+        inside=r"fsdp/_init_utils\.py (_init_device_handle|_move_states_to_device)",
     ),
     Advice(NO_GPU, device="cpu", message=FROM_C),
     Advice(NO_GPU, device="cpu", inside="torch/(cuda|accelerator)/"),

@@ -84,6 +84,8 @@ LINES = {  # of public programs, and a word of what is said to them where there 
     "torch.accelerator.set_device_index(0)": "pick()",
     "nn.Linear(1, 1).cuda(0)": "pick()",
     "torch.ones(1).to(0)": "pick()",
+    "torch.ones(1).pin_memory()": "pick()",
+    "torch.cuda.Stream()": "pick()",
     "torch.ones(1, device='cuda')": "pick()",
     "torch.Generator('cuda')": "pick()",
     "argparse.ArgumentParser().parse_args()": "sys.argv is the kernel's",
