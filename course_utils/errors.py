@@ -11,6 +11,7 @@ from typing import Any
 
 Frame = tuple[str, int, str]  # file, line, function
 PACKAGE = str(Path(__file__).parent)
+MOST_FRAMES = 1_000  # of a deep recursion, the innermost ones
 INSTALLED = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
 PACKAGES = {"site-packages", "dist-packages"}
 
@@ -71,7 +72,7 @@ def in_words(error: BaseException, message: object) -> list[str]:
 
 def frames_of(error: BaseException) -> list[Frame]:
     """Where an exception passed, outermost first."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.extract_tb(error.__traceback__, limit=-MOST_FRAMES)
     return [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
 
 

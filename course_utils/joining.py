@@ -136,10 +136,11 @@ class Joining:
             other.append(f"world_size={asked['world_size']}")
         if other:
             cure = "leave that out"
-            if other[0].startswith("backend"):
+            is_backend = other[0].startswith("backend")
+            if is_backend:
                 cure += f', or write backend="{joined}"'
-                if joined != "gloo":  # then there are GPUs, and another backend may be had
-                    cure += f", or give {self.caller} init_group=False"
+            if not is_backend or joined != "gloo":  # without GPUs no other backend is to be had
+                cure += f", or, for another group, give {self.caller} init_group=False"
             raise RuntimeError(
                 f"{self.caller} has joined the process group already, as rank {rank} of {ranks} "
                 f"over {joined}, and init_process_group asks for {', '.join(other)}: {cure}"

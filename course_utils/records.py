@@ -37,6 +37,8 @@ def as_float(value: Any, name: str, error: type[Exception]) -> float:
     if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1:
         value = value.item()  # float(tensor) would warn of its gradient
     try:
+        if isinstance(value, str | bytes):  # in which Python's float reads a number
+            raise TypeError
         return float(value)
     except OverflowError:  # an int of Python
         return math.inf if value > 0 else -math.inf

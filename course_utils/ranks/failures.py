@@ -7,7 +7,7 @@ import signal
 import time
 import traceback
 
-from ..errors import PACKAGE, Frame, frames_of
+from ..errors import MOST_FRAMES, PACKAGE, Frame, frames_of
 from .wire import Failure
 
 MOST_MESSAGE = 2_000  # characters of an error's message
@@ -26,7 +26,7 @@ def raised_by(error: BaseException) -> Failure:
     else:
         happened = f"raised {in_full(error)}"
     frames = [one for one in frames_of(error) if not one[0].startswith(PACKAGE)]
-    formatted = "".join(traceback.format_exception(error))
+    formatted = "".join(traceback.format_exception(error, limit=-MOST_FRAMES))
     return Failure(time.perf_counter(), name, happened, frames, formatted)
 
 
@@ -36,7 +36,7 @@ def in_full(error: BaseException, most: int = MOST_CAUSES) -> str:
     try:
         message = str(error).split(FRAMES_OF_C)[0]
         notes = [f"\n  {note}" for note in getattr(error, "__notes__", ())]
-    except Exception as failed:
+    except BaseException as failed:
         message, notes = f"(its text cannot be made: {type(failed).__name__})", []
     if message:
         text += f": {message[:MOST_MESSAGE]}"

@@ -20,7 +20,7 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NewType, ParamSpec
 
 import cloudpickle
-from cloudpickle.cloudpickle import _find_imported_submodules, _function_setstate
+from cloudpickle.cloudpickle import _code_reduce, _find_imported_submodules, _function_setstate
 
 from ..errors import is_own_file
 from .files import LARGE
@@ -69,6 +69,7 @@ class Pickler(cloudpickle.CloudPickler):
             MethodType: _method,
             Connection: _refuse_connection,
             CellType: _empty_cell,
+            CodeType: _code,
             NewType: self._name_of_a_type,
             ParamSpec: self._name_of_a_type,
             **{type(_found(*place)): _of_each for place in OF_EACH},
@@ -109,8 +110,15 @@ class Pickler(cloudpickle.CloudPickler):
             known = sys.modules.get(value.__name__) is value
             return (importlib.import_module, (value.__name__,)) if known else NotImplemented
         if isinstance(value, type):
-            return self._of_main(value, super().reducer_override(value))
+            return self._class(value)
         return self._function(value)
+
+    def _class(self, kind: type) -> Any:
+        name, module = kind.__name__, kind.__module__
+        is_renamed = name != kind.__qualname__  # SDPBackend, for example, and pickle asks for that
+        if is_renamed and module != "__main__" and _found(module, name) is kind:
+            return getattr, (sys.modules[module], name)
+        return self._of_main(kind, super().reducer_override(kind))
 
     def _function(self, function: FunctionType) -> Any:
         if (function.__module__, function.__name__) == IPYTHONS_DISPLAY:
@@ -220,6 +228,15 @@ def _empty_cell(_: CellType) -> Any:
     return CellType, ()
 
 
+def _code(code: CodeType) -> Any:
+    """With the name of its file, which cloudpickle leaves out since 3.1.3."""
+    return _code_of, (code.co_filename, *_code_reduce(code))
+
+
+def _code_of(file: str, make: Callable, arguments: tuple) -> CodeType:
+    return make(*arguments).replace(co_filename=file)
+
+
 def _cached_function(function: Any) -> Any:
     if function.__module__ != "__main__" and "<locals>" not in function.__qualname__:
         return NotImplemented  # found by its name
@@ -264,7 +281,7 @@ def _exit(_: Any) -> Any:
 BY_NAME = {  # of classes that may not have been imported
     ("torch", "DTensor"): _refuse_part,
     ("IPython", "ExitAutocall"): _exit,
-    ("ipykernel", "ZMQExitAutocall"): _exit,
+    ("IPython", "ZMQExitAutocall"): _exit,
 }
 
 

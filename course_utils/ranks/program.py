@@ -151,12 +151,18 @@ def leave(connection: Connection) -> NoReturn:
     with contextlib.suppress(EOFError, OSError):
         connection.recv()
     if sys.platform != "linux" or any(task.read_text() for task in CHILDREN.glob("*/children")):
-        for child in psutil.Process().children(recursive=True):
-            # Those of this session are ended by the notebook, in time to clean up after themselves.
-            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-                if os.getsid(child.pid) != os.getpid():
-                    child.kill()
+        kill_sessions()
     os._exit(0)
+
+
+def kill_sessions() -> None:
+    """Kill what this rank has started in other sessions; what is in its own, others end, in time to
+    clean up after itself.
+    """
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getsid(child.pid) != os.getpid():
+                child.kill()
 
 
 def _die_with_the_server() -> None:

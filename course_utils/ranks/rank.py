@@ -19,7 +19,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
-from ..errors import Frame
+from ..errors import MOST_FRAMES, Frame
 from . import group, program, state, values
 from .failures import raised_by
 from .files import File
@@ -228,6 +228,7 @@ def watch(session: Session, thread: int) -> None:
         except OSError:  # the launch is over, and the notebook ends this process
             wait([server.sentinel])
             break
+    program.kill_sessions()
     os.killpg(0, signal.SIGKILL)
 
 
@@ -252,7 +253,7 @@ def _frames_of(thread: int) -> list[Frame]:
     frame = sys._current_frames().get(thread)
     if frame is None:
         return []
-    stack = traceback.walk_stack(frame)
+    stack = itertools.islice(traceback.walk_stack(frame), MOST_FRAMES)
     return [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in stack]
 
 

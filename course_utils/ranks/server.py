@@ -51,10 +51,15 @@ NO_ANSWER = (
     "answer, or it still imports torch. Launch once more, with a larger time_limit where the "
     "machine is busy."
 )
+FORKED = (
+    "launch was called in a process that the notebook has forked, and only the notebook's own can "
+    "start ranks: call launch there, or start that process by spawn."
+)
 RANK = "a rank"  # how the notebook calls its process
 OURS = (RANK, "ignore")  # and how `multiprocessing` calls the server
 environment = dict(ENVIRONMENT)  # that the server was, or will at least be, started with
 _starting = threading.Lock()
+_started_by: int | None = None  # the process whose server it is
 _said: File | None = None  # why the server could not import
 _answered: int | None = None  # the server that has forked a process
 _is_stuck = False  # a fork is waited for that nobody needs any more
@@ -69,6 +74,8 @@ def warm_up() -> None:
         return
     from multiprocessing import forkserver
 
+    if _started_by not in (None, os.getpid()):
+        raise CourseError(FORKED)
     _end_if_stuck()
     with _starting, _prepared({}):
         _choose_folder()
@@ -100,12 +107,12 @@ def _spawn(path: bytes, args: list, passed: list[int]) -> int:
     first ends its own group and would wait for the tracker, which ignores the signal, for seconds.
     Both end once the kernel has gone.
     """
-    global _said
+    global _said, _started_by
     *options, program = args
     begin = f"import sys; sys.path[:] = {_path()!r}\n"
     environ = {**os.environb} | ENVIRONMENT
     if "forkserver" in program:
-        _said = File.new()
+        _said, _started_by = File.new(), os.getpid()
         passed = [*passed, _said.descriptor]
         begin += PRELOAD.format(_said.descriptor)
         environment.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from ..errors import Frame, cell_name, location, own_frames
@@ -15,12 +15,14 @@ from .words import (
     RUNNING,
     SILENT,
     STARTING,
+    STOPPED,
     Activity,
     RanksAt,
     silent,
 )
 
 QUIET_SECONDS = 10.0  # without a message, until the cell says where ranks wait
+STOPPED_SECONDS = 3.0  # without a word of where a rank is: stopped, or in C with Python's lock
 BUSY_SHARE = 0.2  # of a core: who computes with so much of one does not wait
 NO_LINE = " here: (no line known)"
 MEETING = (  # files of torch: collectives, DDP, and where ranks join
@@ -46,11 +48,13 @@ class Whereabouts:
         # who reads a tensor there waits for the device, in a line like any other
         self.waits_anywhere = run.device in ("cuda", "xpu")
         self.seen: dict[int, Seen] = {}
+        self.heard: dict[int, float] = {}  # when each rank last said where it is
         self.last_message = time.monotonic()
 
     def note(self, rank: int, frames: list[Frame], cpu_seconds: float) -> None:
         """A rank is here, and has used so much CPU time."""
         now, last = time.monotonic(), self.seen.get(rank)
+        self.heard[rank] = now
         if last is not None and frames == last.frames:
             # Who computes does not wait, but for an accelerator, which keeps a core busy.
             used, passed = cpu_seconds - last.cpu_seconds, now - last.since
@@ -60,9 +64,10 @@ class Whereabouts:
 
     def groups(self, ranks: Iterable[int]) -> list[RanksAt]:
         """Where these ranks are."""
-        return grouped(
-            {rank: self.seen[rank].frames if rank in self.seen else [] for rank in ranks}
-        )
+        latest = time.monotonic() - STOPPED_SECONDS
+        stopped = {rank for rank, heard in self.heard.items() if heard < latest}
+        stacks = {rank: self.seen[rank].frames if rank in self.seen else [] for rank in ranks}
+        return grouped(stacks, stopped)
 
     def waits(self, rank: int | None) -> bool:
         """Whether it waits for others, as far as it has said."""
@@ -88,15 +93,18 @@ class Whereabouts:
         return silent(self.run, quiet, end - now, groups, done)
 
 
-def grouped(stacks: dict[int, list[Frame]]) -> list[RanksAt]:
+def grouped(stacks: dict[int, list[Frame]], stopped: Container[int] = ()) -> list[RanksAt]:
     """The ranks at each place at which ranks are, and what they do there.
 
     Args:
         stacks: of each rank, innermost frame first; none when it was never heard where it is.
+        stopped: those that no longer say it.
     """
     groups: dict[tuple[Activity, str], list[int]] = {}
     for rank, frames in sorted(stacks.items()):
-        groups.setdefault((activity(frames), place(frames)), []).append(rank)
+        here = place(frames)
+        does = STOPPED if here and rank in stopped else activity(frames)
+        groups.setdefault((does, here), []).append(rank)
     return [RanksAt(ranks, *what) for what, ranks in groups.items()]
 
 

@@ -21,6 +21,7 @@ from .state import State
 from .values import Parcel
 
 LOCKED_SECONDS = 0.1  # in which another thread has sent what it is sending
+MOST_RECORDS = 2_000  # in a message, so that the notebook looks at its time limit between two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +130,12 @@ class Session:
 
     def flush(self) -> None:
         with self.lock:  # taken and sent in one, because nobody hears what comes after the result
-            records = [self.records.popleft() for _ in range(len(self.records))]
-            if records:
+            left = len(self.records)
+            while left:
+                count = min(left, MOST_RECORDS)
+                records = [self.records.popleft() for _ in range(count)]
                 self.connection.send((self.rank, Metrics(records)))
+                left -= count
 
 
 _thread = threading.local()

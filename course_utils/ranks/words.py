@@ -31,6 +31,7 @@ class Activity(NamedTuple):
 
 RUNNING = Activity("is", "are")
 SILENT = Activity("does not answer", "do not answer")
+STOPPED = Activity("does not answer, and was last", "do not answer, and were last")
 STARTING = Activity("is starting", "are starting")
 RETURNED = Activity("had returned", "had returned", waits=True)  # from an answer that is checked
 ENDING = Activity(

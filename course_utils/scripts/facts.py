@@ -35,6 +35,7 @@ FOLLOWS = {  # attributes of a class that follow from the others, or from where 
     "__slotnames__",
     "__static_attributes__",
     "__weakref__",
+    "_backward_cls",
     "_abc_impl",
     "_value2member_map_",
 }
@@ -106,10 +107,12 @@ def is_shared(part: Any) -> bool:
 def is_importable(value: Any) -> bool:
     """Whether every process has it by its name in its module."""
     with suppress(AttributeError, KeyError):
-        found: Any = sys.modules[value.__module__]
-        for name in value.__qualname__.split("."):
-            found = getattr(found, name)
-        return found is value and value.__module__ != "__main__"
+        if value.__module__ == "__main__":
+            return False
+        module = sys.modules[value.__module__]
+        if vars(module).get(value.__name__) is value:  # SDPBackend has another __qualname__
+            return True
+        return functools.reduce(getattr, value.__qualname__.split("."), module) is value
     return False
 
 

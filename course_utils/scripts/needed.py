@@ -202,8 +202,7 @@ class Needed:
             place
             for statement in self.statements
             for place in imported(statement.node)
-            if (place[2].partition(".")[0] == name and _gives(*place, value))
-            or self._is_used_inside(name, value, *place[:2])
+            if place[2].partition(".")[0] == name and _gives(*place, value)
         ]
         if not found and isinstance(value, types.ModuleType):
             found = [(value.__name__, None, name)]
@@ -215,14 +214,6 @@ class Needed:
         if found and not isinstance(value, (*CODE, types.ModuleType)):  # a constant
             self.made[name] = name
         return bool(found)
-
-    def _is_used_inside(self, name: str, value: Any, module: str, attribute: str | None) -> bool:
-        """Whether cells import this module, and use it as an attribute of that with the name."""
-        if attribute or not isinstance(value, types.ModuleType):
-            return False
-        inside = module.removeprefix(f"{value.__name__}.")
-        used = f"{name}.{inside}."
-        return inside != module and any(used in one.text for one in self.statements)
 
     def files(self, script: str) -> Files:
         """What lies beside the script of this name."""

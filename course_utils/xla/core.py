@@ -9,8 +9,7 @@ import multiprocessing as mp
 import os
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TextIO
 
@@ -79,24 +78,11 @@ def _threads() -> None:
         replicas.make_tokens()
 
     replicas.install()
-    if tqdm := sys.modules.get("tqdm.std"):  # the server imports it, where it is installed
-        vars(tqdm)["tqdm"]._instances = _BarsOfCores()
 
     def one() -> None:
         _run_core(xr.global_ordinal(), replicas.prepare)
 
     pjrt._run_thread_per_device(0, 1, one, initialize)
-
-
-class _BarsOfCores(weakref.WeakSet):
-    """tqdm's progress bars: of those that there are, a core's new one counts its own."""
-
-    def add(self, item: Any) -> None:
-        item.core = current()
-        super().add(item)
-
-    def __iter__(self) -> Iterator:
-        return (bar for bar in super().__iter__() if bar.core is current())
 
 
 def start_autograd() -> None:

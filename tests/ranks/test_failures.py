@@ -3,6 +3,7 @@
 import argparse  # noqa: F401
 import os
 import pickle
+import sys
 from unittest import mock
 
 import pytest
@@ -13,6 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # noqa: F40
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from course_utils import RankError, launch
+from course_utils.errors import MOST_FRAMES
 from course_utils.ranks.advice import advice
 from course_utils.ranks.failures import died, in_full, raised_by
 from course_utils.ranks.wire import Failure
@@ -169,3 +171,17 @@ def test_an_error_whose_text_cannot_be_made_is_told_all_the_same():
     error = ValueError("v")
     vars(error)["__notes__"] = 5
     assert in_full(error) == "ValueError: (its text cannot be made: TypeError)"
+
+
+def test_of_a_deep_recursion_the_innermost_calls_are_told():
+    def down():
+        down()
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(3 * MOST_FRAMES)
+    try:
+        with pytest.raises(RecursionError) as caught:
+            down()
+    finally:
+        sys.setrecursionlimit(limit)
+    assert len(raised_by(caught.value).frames) == MOST_FRAMES

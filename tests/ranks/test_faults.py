@@ -226,7 +226,7 @@ ODD_RANKS = """
 def train():
     import subprocess, ctypes
     if dist.get_rank() == 0: ctypes.PyDLL(None).sleep(600)  # PyDLL keeps the GIL
-    if dist.get_rank() == 1: subprocess.run(["sleep", "600"])
+    if dist.get_rank() == 1: subprocess.run(["sleep", "600"], start_new_session=True)
     dist.barrier()
 launch(train, ranks=4)
 """

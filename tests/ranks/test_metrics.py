@@ -29,6 +29,7 @@ report(torch.tensor(2.0))    report got tensor(2.) without a name.
 report(time=3.0)             report got time=, which each record has by itself.
 report(rank=0)               report got rank=, which each record has by itself.
 report(phase="train")        phase='train' is no number: give one, as in phase=0.5,
+report(loss="0.5")           loss='0.5' is no number
 report(loss=None)            is no number: give one, as in loss=0.5, or a tensor of one
 report(loss=[1, 2])          is no number
 report(loss={})              is no number

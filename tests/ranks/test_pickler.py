@@ -121,9 +121,22 @@ def test_a_function_that_knows_itself_is_the_one_that_the_cell_names(kernel):
     """)
 
 
-def test_types_that_pickle_finds_by_name(kernel):
-    """Typed decorators. 70 tokens."""
+def test_exit_of_a_kernel_ends_a_rank(kernel):
+    """Scripts that leave by `exit()`, which is IPython's in a kernel. 20 tokens."""
     kernel.works("""
+        def train():
+            exit() if dist.get_rank() == 1 else None
+            return 7
+        assert launch(train, ranks=2).results == [7, None]
+    """)
+
+
+def test_types_that_pickle_finds_by_name(kernel):
+    """Typed decorators; SDPBackend, which torch has renamed, in sdpa_kernel(…). 130 tokens."""
+    kernel.works("""
+        from torch.nn.attention import SDPBackend
+        kept = launch(lambda *given: (SDPBackend, *given), SDPBackend.MATH, ranks=1).results[0]
+        assert kept == (SDPBackend, SDPBackend.MATH)
         from typing import Callable, NewType, ParamSpec
         P, Step = ParamSpec("P"), NewType("Step", int)
         def logged(function: Callable[P, Step]) -> Callable[P, Step]:

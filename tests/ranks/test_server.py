@@ -8,6 +8,9 @@ import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import pytest
+
+from course_utils import CourseError, launch
 from course_utils.ranks import server
 from tests.files import ROOT, write
 from tests.kernel import eventually, gone, posix
@@ -92,6 +95,12 @@ def test_the_limit_begins_when_a_new_server_has_imported_torch(monkeypatch):
     monkeypatch.setattr(server, "_is_new", look)
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now))
     assert server.in_time(fork_all, 2.0, []) == 12.0
+
+
+def test_a_process_that_the_notebook_has_forked_has_no_server(monkeypatch):
+    monkeypatch.setattr(server, "_started_by", os.getppid())
+    with pytest.raises(CourseError, match="in a process that the notebook has forked"):
+        launch(print, ranks=1, device="cpu")
 
 
 def test_a_debugger_does_not_wait_in_the_server(monkeypatch):

@@ -51,6 +51,19 @@ def test_of_a_file_that_a_cell_calls_both_lines_are_said(tmp_path):
     ]
 
 
+def test_a_rank_that_no_longer_says_where_it_is(monkeypatch):
+    there = Whereabouts(Run(2, "cpu", "gloo"))
+    for now in (0.0, 9.0):
+        monkeypatch.setattr(whereabouts.time, "monotonic", lambda now=now: now)
+        there.note(0, [CELL], now)
+        if not now:
+            there.note(1, WAITS, now)
+    assert [group.sentence("rank") for group in there.groups([0, 1])] == [
+        "rank 0 is here:\n  Cell, line 4, in train",
+        "rank 1 does not answer, and was last here:\n  Cell, line 4, in train",
+    ]
+
+
 def test_ranks_that_wait_are_said_after_a_while(monkeypatch):
     there = Whereabouts(Run(3, "cpu", "gloo"))
     there.last_message = 0.0

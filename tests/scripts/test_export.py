@@ -63,11 +63,29 @@ CASES = {
             "import xml.dom.minidom",
             "import xml.dom",
             "import xml",
-            "import logging, logging.handlers as others, xml.sax as unused",
         ],
         """
         def f():
-            return [xml.dom.minidom.Node.ELEMENT_NODE, logging.handlers.DEFAULT_TCP_LOGGING_PORT]
+            return xml.dom.minidom.Node.ELEMENT_NODE
+        """,
+        (),
+    ),
+    "an operator with a backward, and a class that torch has renamed": (
+        [
+            "import torch\nfrom torch.nn.attention import SDPBackend\nway = SDPBackend.MATH",
+            """
+            class Double(torch.autograd.Function):
+                @staticmethod
+                def forward(ctx, x): return 2 * x
+                @staticmethod
+                def backward(ctx, gradient): return 3 * gradient
+            """,
+        ],
+        """
+        def f():
+            x = torch.ones(1, requires_grad=True)
+            Double.apply(x).backward()
+            return [x.grad.item(), str(way)]
         """,
         (),
     ),
