@@ -228,8 +228,10 @@ def watch(session: Session, thread: int) -> None:
         except OSError:  # the launch is over, and the notebook ends this process
             wait([server.sentinel])
             break
-    program.kill_sessions()
-    os.killpg(0, signal.SIGKILL)
+    try:
+        program.kill_sessions()
+    finally:
+        os.killpg(0, signal.SIGKILL)
 
 
 def _where(thread: int) -> list[Frame]:
