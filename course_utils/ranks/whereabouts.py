@@ -22,7 +22,7 @@ from .words import (
 )
 
 QUIET_SECONDS = 10.0  # without a message, until the cell says where ranks wait
-STOPPED_SECONDS = 3.0  # without a word of where a rank is: stopped, or in C with Python's lock
+STOPPED_SECONDS = 5.0  # without a word of where a rank is: stopped, or in C with Python's lock
 BUSY_SHARE = 0.2  # of a core: who computes with so much of one does not wait
 NO_LINE = " here: (no line known)"
 MEETING = (  # files of torch: collectives, DDP, and where ranks join
