@@ -6,6 +6,8 @@ import contextlib
 import multiprocessing as mp
 import os
 import signal
+import socket
+import struct
 import time
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -24,6 +26,7 @@ FINISH_SECONDS = 2.0  # in which a process that has returned or raised may end a
 TERMINATE_SECONDS = 2.0  # between asking a process to end and killing it
 KILL_SECONDS = 10.0  # in which a process that was killed lets go of its device, and its files go
 SERVER_SECONDS = 0.1  # in which the server says that a process has ended
+MESSAGE_SECONDS = 10  # in which more of a message comes, unless its sender was stopped in it
 LOOK_SECONDS = 0.002  # between two looks at who has ended
 
 
@@ -60,6 +63,9 @@ def check_files(processes: int) -> None:
 def forked(ranks: list[int], job: bytes, file: File | None) -> Worker:
     """A process in which `rank.begin` runs these ranks."""
     messages, theirs = mp.Pipe()
+    with socket.socket(fileno=os.dup(messages.fileno())) as end:
+        limit = struct.pack("ll", MESSAGE_SECONDS, 0)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     output, printed = mp.Pipe(duplex=False)
     last_words = File.new()
     process = fork(begin, ranks, theirs, printed, last_words, job, file)

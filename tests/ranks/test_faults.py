@@ -6,11 +6,14 @@ the durations.
 
 import os
 import re
+import struct
 import time
 
 import psutil
 import pytest
 
+from course_utils import RankError, launch
+from course_utils.ranks import processes, wire
 from tests.kernel import eventually, gone, posix
 
 pytestmark = posix
@@ -317,3 +320,16 @@ def test_a_launch_that_hangs_says_where_each_rank_is_until_it_goes_on(kernel, tm
     ):
         assert re.search(pattern, told), told
     assert last == "", "it stays when the ranks go on"
+
+
+def test_a_rank_that_is_stopped_in_a_message_does_not_hold_the_launch(monkeypatch):
+    def train():
+        session = wire.current()
+        with session.lock:
+            os.write(session.connection.fileno(), struct.pack("!i", 1_000))  # so long is it to be
+            time.sleep(600)
+
+    monkeypatch.setattr(processes, "MESSAGE_SECONDS", 1)
+    with pytest.raises(RankError) as caught:
+        launch(train, ranks=1, device="cpu", time_limit=2)
+    assert caught.value.cause == "TimeLimit"
