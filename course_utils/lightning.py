@@ -91,7 +91,8 @@ def use_cores() -> int:
     """Let `Trainer(accelerator="tpu")` find cores here, a TPU's or eight virtual ones.
 
     They are started by `xla.launch`, on a TPU, too, so that live plots, prints and errors arrive by
-    core. Returns how many there are.
+    core; a training has no time limit. `Fabric` is left as it is, and takes one core. Returns how
+    many there are.
     """
     quiet()
     # Virtual ones also beside a TPU that xla.setup(device="CPU") leaves alone.
@@ -110,7 +111,7 @@ def _launch(
     cores = launcher._strategy.num_processes
     live = plots[0] if plots else None
     task = launcher, trainer, function, args, kwargs
-    output = launch(_on_a_core, *task, cores=cores, live=live).results[0]
+    output = launch(_on_a_core, *task, cores=cores, live=live, time_limit=None).results[0]
     launcher._recover_results_in_main_process(output, trainer)
     return output.trainer_results
 

@@ -60,7 +60,8 @@ ADVICE = (  # the first that fits counts
     ),
     Advice(
         "Compiled code gave up; on virtual cores, where one has not come to a collective for ten "
-        "seconds.",
+        "seconds. If all have come there, call torch_xla.sync() before the line that reads a "
+        "tensor.",
         "SIGABRT",
         "XLA's CPU client",
     ),

@@ -285,6 +285,12 @@ BY_NAME = {  # of classes that may not have been imported
 }
 
 
+def is_of_each(value: Any) -> bool:
+    """Whether it is such an object, or a method of one, as numpy.random.rand is."""
+    owner = getattr(value, "__self__", value)
+    return owner is not None and any(owner is _found(*place) for place in OF_EACH)
+
+
 def _of_each(value: Any) -> Any:
     """Of the notebook's a rank has its own."""
     for module, name in OF_EACH:

@@ -150,9 +150,16 @@ def leave(connection: Connection) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):
         connection.recv()
-    if sys.platform != "linux" or any(task.read_text() for task in CHILDREN.glob("*/children")):
+    if sys.platform != "linux" or any(map(_has_started, CHILDREN.glob("*/children"))):
         kill_sessions()
     os._exit(0)
+
+
+def _has_started(children: Path) -> bool:
+    """Whether this thread of the process has started others that live."""
+    with contextlib.suppress(OSError):  # it has ended since
+        return bool(children.read_text())
+    return False
 
 
 def kill_sessions() -> None:

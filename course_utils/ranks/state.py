@@ -28,6 +28,7 @@ from . import loggers, server
 from .left_out import LeftOut
 
 INLINE = b"module://matplotlib_inline"  # how IPython's backend begins, which needs a page
+OF_A_THREAD = ("torch's default device", "whether gradients are recorded")
 SHELL = ("IPython", "ipykernel")  # whose warnings filters are the notebook's own
 
 
@@ -128,6 +129,11 @@ def settle(state: State) -> None:
         if name.startswith(("warnings filters", "logger "))
     }
     _set(settled, LeftOut())  # which has been told
+
+
+def set_for_thread(state: State) -> None:
+    """Set once more what torch keeps for each thread, such as a virtual core."""
+    _set({name: state.settings[name] for name in OF_A_THREAD if name in state.settings}, LeftOut())
 
 
 def _set(settings: dict[str, bytes], left_out: LeftOut) -> None:

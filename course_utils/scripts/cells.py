@@ -33,7 +33,8 @@ def statements(namespace: dict[str, Any]) -> list[Statement]:
     compiled; those of the file, where the namespace is a script's.
     """
     if "get_ipython" in namespace:
-        cells = [cell for cell in namespace.get("In", ()) if cell]
+        known = namespace.get("In")
+        cells = [cell for cell in known if cell] if isinstance(known, list) else []
         files = [] if cells else [file for file in [*linecache.cache] if cell_name(file)]
         cells += ["".join(linecache.getlines(file)) for file in files]
     else:

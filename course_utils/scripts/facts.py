@@ -32,6 +32,7 @@ FOLLOWS = {  # attributes of a class that follow from the others, or from where 
     "__doc__",
     "__firstlineno__",
     "__module__",
+    "__signature__",
     "__slotnames__",
     "__static_attributes__",
     "__weakref__",
@@ -89,6 +90,8 @@ def parts_of(definition: Any) -> dict[str, Any]:
     for name, value in vars(definition).items():
         if name in FOLLOWS or isinstance(value, MemberDescriptorType):
             continue
+        if _is_of_a_library(name, value):
+            continue
         own_name = f"{definition.__qualname__}.{name}"
         if isinstance(value, FunctionType | type) and value.__qualname__ == own_name:
             inside = parts_of(value)
@@ -96,6 +99,12 @@ def parts_of(definition: Any) -> dict[str, Any]:
         else:
             parts[f".{name}"] = value
     return parts
+
+
+def _is_of_a_library(name: str, value: Any) -> bool:
+    """Whether pydantic or attrs has written it into a class."""
+    file = value.__code__.co_filename if isinstance(value, FunctionType) else ""
+    return name.startswith("__pydantic_") or file.startswith("<attrs generated")
 
 
 def is_shared(part: Any) -> bool:

@@ -17,6 +17,7 @@ import torch
 
 from ..errors import CourseError
 from ..kernel_values import VALUES
+from ..ranks.pickler import is_of_each
 from .cells import Statement
 from .copies import COURSE, Copies, imported, refuse
 from .facts import Part, facts, is_definition, is_importable, is_shared, parts_of, references
@@ -211,8 +212,10 @@ class Needed:
         for module, attribute, known_as in found:
             line = self.copies.line(module, attribute, known_as, self.used_by[name])
             self.imports[known_as] = line
-        if found and not isinstance(value, (*CODE, types.ModuleType)):  # a constant
-            self.made[name] = name
+        if found and not isinstance(value, (*CODE, types.ModuleType)) and not is_of_each(value):
+            described = facts(self.namespace, [name]).parts[Part(name, "")]
+            if described is not None:  # a constant, which may be another one by now
+                self.made[name] = name
         return bool(found)
 
     def files(self, script: str) -> Files:

@@ -2,11 +2,17 @@
 
 import codeop
 import os
+import stat
 import sys
 import tempfile
+import time
 import types
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from ..errors import CourseError, RankError, is_installed
 from ..machine import rank_accelerator
@@ -49,6 +55,22 @@ def tried(pieces: dict[str, Piece], files: Files, names: list[str], called: str)
     return run.results[0]
 
 
+def _refuse_to_join(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("it joins a process group, in which nobody else is")
+
+
+def _keep_files(began: float, event: str, given: tuple) -> None:
+    """Raise where a statement, which runs once more here, would change a file of before."""
+    if event == "open":
+        changes = given[2] & os.O_ACCMODE != os.O_RDONLY
+    else:
+        changes = event in ("os.remove", "os.rename", "os.truncate", "shutil.rmtree")
+    if changes and isinstance(given[0], str) and os.path.exists(given[0]):
+        found = os.stat(given[0])
+        if found.st_ctime < began and not stat.S_ISCHR(found.st_mode):  # such as /dev/null
+            raise PermissionError(f"it would change {given[0]}, which was there before")
+
+
 def _run(pieces: dict[str, Piece], folder: str, names: list[str]) -> Facts | Failure:
     sys.path[:] = [folder, *filter(is_installed, sys.path)]
     os.chdir(folder)  # a script may be started anywhere
@@ -56,6 +78,9 @@ def _run(pieces: dict[str, Piece], folder: str, names: list[str]) -> Facts | Fai
     main.__file__ = f"{folder}/script.py"
     # What follows from a rank's number is no value of the notebook's.
     os.environ |= {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "5"}
+    for module in (dist, distributed_c10d):
+        vars(module)["init_process_group"] = _refuse_to_join
+    sys.addaudithook(partial(_keep_files, time.time()))
     compiled = codeop.Compile()  # which remembers imports from __future__
     for key, piece in pieces.items():
         try:

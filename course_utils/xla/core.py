@@ -57,6 +57,27 @@ def share(task: Task, file: File | None, connection: Connection) -> None:
     _shared = task, file, connection, mp.get_context("fork").Lock()
     sys.stdout = _ByCore(sys.stdout)
     sys.stderr = _ByCore(sys.stderr)
+    import torch_xla.core.xla_model as xm
+
+    vars(xm)["master_print"].__kwdefaults__["fd"] = sys.stdout  # else that of its import
+    threading.Thread.start = _as_its_core(threading.Thread.start)  # ty: ignore
+
+
+def _as_its_core(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """Let a thread that a core starts report and print as this core."""
+
+    def begin(thread: threading.Thread) -> None:
+        session, run_thread = current(), thread.run
+
+        def run_as_core() -> None:
+            if session is not None:
+                set_session(session, whole_process=False)
+            run_thread()
+
+        thread.run = run_as_core
+        start(thread)
+
+    return begin
 
 
 def chips() -> None:
@@ -97,8 +118,13 @@ def _run_core(core: int, prepare: Callable[[], None] = lambda: None) -> None:
     task, file, connection, lock = _shared
     session = Session(core, connection, task.started, lock)
     set_session(session, whole_process=False)
+
+    def begin() -> None:
+        prepare()
+        state.set_for_thread(task.state)
+
     # Only when its device has finished has a function come to its end.
-    outcome = run(session, task.call, file, prepare, finish=wait_for_device)
+    outcome = run(session, task.call, file, begin, finish=wait_for_device)
     with _finishing:
         _unfinished -= 1
         is_last = _unfinished == 0

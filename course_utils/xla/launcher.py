@@ -69,8 +69,9 @@ def launch(
 
     Inside, it is ordinary torch_xla: `torch_xla.device()` is the core's own, `xr.global_ordinal()`
     its number. Virtual cores are threads of one fresh process, each with a copy of the function and
-    its arguments; they share torch's random generator: seed one of your own. XLA itself ends them
-    when one is more than 10 s late at a collective.
+    its arguments; they share the environment, the folder and the random generators of Python, NumPy
+    and torch: seed one of your own. XLA itself ends them when one is more than 10 s late at a
+    collective, and an interrupt ends them at once, without their `finally`.
 
     Args:
         cores: how many; on a TPU all it has, elsewhere 8 virtual ones unless told otherwise.

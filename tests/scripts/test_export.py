@@ -89,6 +89,28 @@ CASES = {
         """,
         (),
     ),
+    "what each process has of its own, and what joins": (
+        [
+            "import attrs, os\nfrom os import environ\nfrom threading import _active_limbo_lock",
+            "from numpy.random import rand, seed\nfrom random import random, seed as start",
+            "@attrs.frozen\nclass Frozen:\n    x: int = 1",
+            """
+            import torch.distributed as dist
+            if "RANK" in os.environ: dist.init_process_group("gloo")
+            class Args: pass
+            args = Args()
+            """,
+            "args.steps = 3 if 'RANK' in os.environ and dist.init_process_group() else 4",
+        ],
+        """
+        def f():
+            seed(1), start(2)
+            with _active_limbo_lock:
+                drawn = [rand(), random()]
+            return [*drawn, environ is os.environ, len({Frozen(), Frozen()}), args.steps]
+        """,
+        (),
+    ),
     "bound again under a condition": (
         ["import math", "root = getattr(math, 'no', None)\nif root is None:\n    root = math.sqrt"],
         "def f():\n    return root(4.0)",
@@ -535,6 +557,18 @@ def test_calls_that_cannot_be_written(tmp_path):
         export(notebook["space"]["f"], tmp_path / "s.py")
     with pytest.raises(CourseError, match=r"no name for <bound method A\.<lambda> "):
         export(notebook["a"].double, tmp_path / "s.py")
+
+
+def test_files_of_the_notebook_stay_as_they_are(tmp_path):
+    """Statements run once more: this one empties the file of a memmap, as zarr's do."""
+    file = tmp_path / "m.bin"
+    notebook = Notebook(
+        f"import numpy as np\nrows = np.memmap({str(file)!r}, 'i4', 'w+', shape=(4,))\nrows[:] = 3",
+        "def f(): return rows.tolist()",
+    )
+    notebook["rows"].flush()
+    assert result(export(notebook["f"], tmp_path / "s.py")) == [3, 3, 3, 3]
+    assert notebook["rows"].tolist() == [3, 3, 3, 3]
 
 
 def test_what_a_function_set_for_the_process(tmp_path):

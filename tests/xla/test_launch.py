@@ -54,6 +54,22 @@ def test_devices_prints_and_metrics_by_core(capsys):
 
 
 @pytest.mark.parametrize("spmd", [False, True])
+def test_of_a_core_are_settings_of_its_thread_threads_and_what_the_first_one_prints(spmd):
+    def work() -> bool:
+        thread = threading.Thread(target=lambda: (report(loss=1.0), print("later")))
+        thread.start()
+        thread.join()
+        xm.master_print("epoch 1")
+        return torch.is_grad_enabled()
+
+    with torch.no_grad():
+        run = xla.launch(work, cores=2, spmd=spmd, show=False)
+    assert {*run.results} == {False}
+    assert run.output == ["later\nepoch 1\n", "later\n"][: len(run.output)]
+    assert {record["rank"] for record in run.metrics} == {*range(len(run.output))}
+
+
+@pytest.mark.parametrize("spmd", [False, True])
 def test_the_end_of_their_process_belongs_to_the_call(spmd, tmp_path):
     by_thread, at_exit = tmp_path / "thread", tmp_path / "exit"
 
@@ -170,6 +186,7 @@ CHIPS = """
 import multiprocessing as mp, os
 from course_utils.xla import core
 from course_utils.ranks.launcher import pack_call
+from course_utils.ranks.state import State
 from course_utils.ranks.values import unpack
 from course_utils.ranks.wire import Task
 def work():
@@ -179,7 +196,7 @@ def work():
 os.environ |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
 ours, theirs = mp.Pipe()
 parcel, _ = pack_call(work, (), {})
-task = Task(call=parcel, state=b"", ranks=1, device="xla", backend=core.REPLICAS, threads=1,
+task = Task(call=parcel, state=State({}, "", {}), ranks=1, device="xla", backend=core.REPLICAS, threads=1,
             timeout=None, started=0.0)
 core.share(task, None, theirs)
 core.chips()
