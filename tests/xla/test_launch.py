@@ -196,8 +196,8 @@ def work():
 os.environ |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
 ours, theirs = mp.Pipe()
 parcel, _ = pack_call(work, (), {})
-task = Task(call=parcel, state=State({}, "", {}), ranks=1, device="xla", backend=core.REPLICAS, threads=1,
-            timeout=None, started=0.0)
+task = Task(call=parcel, state=State({}, "", {}), ranks=1, device="xla", backend=core.REPLICAS,
+            threads=1, timeout=None, started=0.0)
 core.share(task, None, theirs)
 core.chips()
 messages = {}
