@@ -54,8 +54,9 @@ def export(
     It runs under `python` and `torchrun`. Imports, functions and classes are written as they stand
     in the cells, and plain values as they are now. Of any other value its statement is written, if
     that makes the same value once more: it is run once, in a process of its own, where it may
-    change no file of before. Else the value goes into a file beside the script, train.values.pt beside train.py. What cannot is refused by
-    its name: a closure, or a base of a class, that its statement does not make any more.
+    change no file of before. Else the value goes into a file beside the script, train.values.pt
+    beside train.py. What cannot is refused by its name: a closure, or a base of a class, that its
+    statement does not make any more.
 
     What was set for the whole process goes along, too: environment variables that cells name and
     the notebook has set, calls at their top that set filters of warnings, levels of loggers, and of
