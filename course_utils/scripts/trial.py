@@ -65,10 +65,12 @@ def _keep_files(began: float, event: str, given: tuple) -> None:
         changes = given[2] & os.O_ACCMODE != os.O_RDONLY
     else:
         changes = event in ("os.remove", "os.rename", "os.truncate", "shutil.rmtree")
-    if changes and isinstance(given[0], str) and os.path.exists(given[0]):
-        found = os.stat(given[0])
-        if found.st_ctime < began and not stat.S_ISCHR(found.st_mode):  # such as /dev/null
-            raise PermissionError(f"it would change {given[0]}, which was there before")
+    paths = given[:2] if event == "os.rename" else given[:1]
+    for path in paths:
+        if changes and isinstance(path, str) and os.path.exists(path):
+            found = os.stat(path)
+            if found.st_ctime < began and not stat.S_ISCHR(found.st_mode):  # such as /dev/null
+                raise PermissionError(f"it would change {path}, which was there before")
 
 
 def _run(pieces: dict[str, Piece], folder: str, names: list[str]) -> Facts | Failure:

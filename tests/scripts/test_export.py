@@ -560,15 +560,25 @@ def test_calls_that_cannot_be_written(tmp_path):
 
 
 def test_files_of_the_notebook_stay_as_they_are(tmp_path):
-    """Statements run once more: this one empties the file of a memmap, as zarr's do."""
+    """Statements run once more: these empty the file of a memmap, as zarr's do, and replace one."""
     file = tmp_path / "m.bin"
     notebook = Notebook(
-        f"import numpy as np\nrows = np.memmap({str(file)!r}, 'i4', 'w+', shape=(4,))\nrows[:] = 3",
-        "def f(): return rows.tolist()",
+        f"import os, numpy as np\nrows = np.memmap({str(file)!r}, 'i4', 'w+', shape=(4,))",
+        "rows[:] = 3\nrows.flush()",
+        f"""
+        def saved(n):
+            open({str(tmp_path / "new")!r}, 'w').write(str(n))
+            os.replace({str(tmp_path / "new")!r}, {str(tmp_path / "count")!r})
+            return [n, print]
+        count = 1
+        last = saved(count)
+        count = 2
+        """,
+        "def f(): return [*rows.tolist(), last[0]]",
     )
-    notebook["rows"].flush()
-    assert result(export(notebook["f"], tmp_path / "s.py")) == [3, 3, 3, 3]
+    assert result(export(notebook["f"], tmp_path / "s.py")) == [3, 3, 3, 3, 1]
     assert notebook["rows"].tolist() == [3, 3, 3, 3]
+    assert (tmp_path / "count").read_text() == "1"
 
 
 def test_what_a_function_set_for_the_process(tmp_path):
