@@ -52,12 +52,12 @@ def added_before(call: Callable[[], object], n: int) -> tuple[float, float]:
             real = partial(watched, getattr(dist, name), place)
             patches.enter_context(mock.patch.object(dist, name, real))
         call()
-    numbers = [
-        part.item() if torch.is_tensor(part) and part.numel() == 1 else part for part in given
-    ]
-    if len(numbers) != 1 or not isinstance(numbers[0], int | float):
+    mine = given[0] if len(given) == 1 else None
+    if torch.is_tensor(mine) and mine.numel() == 1:
+        mine = mine.item()
+    if not isinstance(mine, int | float):
         return 0, n * (n - 1) // 2
-    return numbers[0], sum(everyones(numbers[0]))
+    return mine, sum(everyones(mine))
 
 
 one_share = patched(shared_sum, "torch.distributed.all_reduce")

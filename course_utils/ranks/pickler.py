@@ -114,10 +114,9 @@ class Pickler(cloudpickle.CloudPickler):
         return self._function(value)
 
     def _class(self, kind: type) -> Any:
-        name, module = kind.__name__, kind.__module__
-        is_renamed = name != kind.__qualname__  # SDPBackend, for example, and pickle asks for that
-        if is_renamed and module != "__main__" and _found(module, name) is kind:
-            return getattr, (sys.modules[module], name)
+        is_renamed = kind.__name__ != kind.__qualname__  # SDPBackend, and pickle asks for that
+        if is_renamed and is_named(kind):
+            return getattr, (sys.modules[kind.__module__], kind.__name__)
         return self._of_main(kind, super().reducer_override(kind))
 
     def _function(self, function: FunctionType) -> Any:
@@ -145,7 +144,7 @@ class Pickler(cloudpickle.CloudPickler):
     def _name_of_a_type(self, value: Any) -> Any:
         """A NewType or a ParamSpec, which pickle finds by its name in a module."""
         name = value.__name__
-        if value.__module__ != "__main__" and _found(value.__module__, name) is value:
+        if is_named(value):
             return NotImplemented
         arguments = (name, value.__supertype__) if isinstance(value, NewType) else (name,)
         return self._of_main(value, (type(value), arguments))
@@ -286,17 +285,27 @@ BY_NAME = {  # of classes that may not have been imported
 
 
 def is_of_each(value: Any) -> bool:
-    """Whether it is such an object, or a method of one, as numpy.random.rand is."""
-    owner = getattr(value, "__self__", value)
-    return owner is not None and any(owner is _found(*place) for place in OF_EACH)
+    """Whether every process has its own, or it is a method of one, as numpy.random.rand is."""
+    return _place_of_each(getattr(value, "__self__", value)) is not None
 
 
 def _of_each(value: Any) -> Any:
     """Of the notebook's a rank has its own."""
-    for module, name in OF_EACH:
-        if value is _found(module, name):
-            return getattr, (sys.modules[module], name)
+    if place := _place_of_each(value):
+        module, name = place
+        return getattr, (sys.modules[module], name)
     return NotImplemented
+
+
+def _place_of_each(value: Any) -> tuple[str, str] | None:
+    places = (place for place in OF_EACH if value is _found(*place))
+    return None if value is None else next(places, None)
+
+
+def is_named(value: Any) -> bool:
+    """Whether its module, which is no notebook, has it by its name."""
+    module = value.__module__
+    return module != "__main__" and _found(module, value.__name__) is value
 
 
 def _found(module: str, name: str) -> Any:

@@ -151,7 +151,7 @@ def leave(connection: Connection) -> NoReturn:
     with contextlib.suppress(EOFError, OSError):
         connection.recv()
     if sys.platform != "linux" or any(map(_has_started, CHILDREN.glob("*/children"))):
-        kill_sessions()
+        kill_other_sessions()
     os._exit(0)
 
 
@@ -162,7 +162,7 @@ def _has_started(children: Path) -> bool:
     return False
 
 
-def kill_sessions() -> None:
+def kill_other_sessions() -> None:
     """Kill what this rank has started in other sessions; what is in its own, others end, in time to
     clean up after itself.
     """

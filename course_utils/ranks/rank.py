@@ -229,7 +229,7 @@ def watch(session: Session, thread: int) -> None:
             wait([server.sentinel])
             break
     try:
-        program.kill_sessions()
+        program.kill_other_sessions()
     finally:
         os.killpg(0, signal.SIGKILL)
 

@@ -130,12 +130,10 @@ class Session:
 
     def flush(self) -> None:
         with self.lock:  # taken and sent in one, because nobody hears what comes after the result
-            left = len(self.records)
-            while left:
-                count = min(left, MOST_RECORDS)
+            for _ in range(0, len(self.records), MOST_RECORDS):
+                count = min(len(self.records), MOST_RECORDS)
                 records = [self.records.popleft() for _ in range(count)]
                 self.connection.send((self.rank, Metrics(records)))
-                left -= count
 
 
 _thread = threading.local()

@@ -16,6 +16,7 @@ import torch
 from cloudpickle import CloudPickler
 from torch.storage import TypedStorage, UntypedStorage
 
+from ..ranks.pickler import is_named
 from .copies import in_the_script
 from .literals import SCALARS
 
@@ -118,9 +119,9 @@ def is_importable(value: Any) -> bool:
     with suppress(AttributeError, KeyError):
         if value.__module__ == "__main__":
             return False
-        module = sys.modules[value.__module__]
-        if vars(module).get(value.__name__) is value:  # SDPBackend has another __qualname__
+        if is_named(value):  # SDPBackend has another __qualname__
             return True
+        module = sys.modules[value.__module__]
         return functools.reduce(getattr, value.__qualname__.split("."), module) is value
     return False
 

@@ -20,6 +20,8 @@ from ..ranks import launch
 from .facts import Facts, facts
 from .files import Files, write
 
+# Events of Python's audit that change files, and how many paths each begins with.
+CHANGES = {"os.remove": 1, "os.rename": 2, "os.truncate": 1, "shutil.rmtree": 1}
 MOST_SECONDS = 120  # that the statements may take, all together
 
 
@@ -61,13 +63,11 @@ def _refuse_to_join(*_: Any, **__: Any) -> NoReturn:
 
 def _keep_files(began: float, event: str, given: tuple) -> None:
     """Raise where a statement, which runs once more here, would change a file of before."""
-    if event == "open":
-        changes = given[2] & os.O_ACCMODE != os.O_RDONLY
-    else:
-        changes = event in ("os.remove", "os.rename", "os.truncate", "shutil.rmtree")
-    paths = given[:2] if event == "os.rename" else given[:1]
-    for path in paths:
-        if changes and isinstance(path, str) and os.path.exists(path):
+    changed = given[: CHANGES.get(event, 0)]
+    if event == "open" and given[2] & os.O_ACCMODE != os.O_RDONLY:
+        changed = given[:1]
+    for path in changed:
+        if isinstance(path, str) and os.path.exists(path):
             found = os.stat(path)
             if found.st_ctime < began and not stat.S_ISCHR(found.st_mode):  # such as /dev/null
                 raise PermissionError(f"it would change {path}, which was there before")
