@@ -51,15 +51,19 @@ class LiveCallback(Callback):
 
     def __init__(self, plot: LivePlot | None = None) -> None:
         self.plot = plot
+        self._step = 0  # to which this batch's gradients belong
         self._known: dict[str, Any] = {}  # the value of each metric that was last seen
         self._late: tuple[int, dict[str, Any]] = 0, {}  # a step, and what it has logged
 
     def __getstate__(self) -> dict[str, Any]:
         return LiveCallback().__dict__  # the plot does not travel
 
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        self._step = trainer.global_step
+
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self._send()
-        self._late = trainer.global_step - 1, self._news(trainer)
+        self._late = self._step, self._news(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
         """What validation has logged, and an epoch's means, belong to its last step."""

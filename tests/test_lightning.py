@@ -98,6 +98,12 @@ def test_in_this_process_the_trainer_is_drawn(capfd):
     assert not re.search("available|Tip", "".join(capfd.readouterr()))
 
 
+def test_each_batch_is_drawn_at_the_step_that_its_gradients_take():
+    plot = LivePlot("loss")
+    fit(Module(), 1, LiveCallback(plot), accelerator="cpu", accumulate_grad_batches=2)
+    assert plot.data["loss"][0][0] == [0, 0, 1, 1, 2, 3, 3, 4, 4, 5], "five batches an epoch"
+
+
 @pytest.mark.parametrize(("where", "replicas"), [("ranks", 2), ("cores", 8)])
 def test_replicas_are_drawn_and_start_and_end_alike(where, replicas, capfd):
     def train(accelerator, **strategy):
