@@ -231,8 +231,8 @@ def estimate(
     model: Model, plan: Plan, cluster: Cluster, *, batch: int, precision: Precision = MIXED
 ) -> Cost:
     """Memory, traffic and time of a step on `batch` sequences; what is left out is said above."""
+    _check(model, plan, batch)
     micros = batch // (plan.dp * plan.micro)
-    _check(model, plan, batch, micros)
     # Where the stages cannot be equally deep, all wait for the deepest.
     parts = plan.pp * plan.chunks
     if model.layers % parts:
@@ -272,8 +272,10 @@ def mfu(model: Model, cost: Cost, *, batch: int, peak: float) -> float:
     return model.operations(batch) / cost.plan.devices / cost.step / peak
 
 
-def _check(model: Model, plan: Plan, batch: int, micros: int) -> None:
+def _check(model: Model, plan: Plan, batch: int) -> None:
     """What is split must be divisible, each stage needs a layer; else a CourseError."""
+    if min(plan.dp, plan.tp, plan.pp, plan.micro, plan.chunks, batch) < 1:
+        raise CourseError(f"{plan}, batch {batch}: each is a whole number from 1 on.")
     if plan.zero not in range(4):
         raise CourseError(f"Plan(zero={plan.zero}): ZeRO has stages 1 to 3; 0 divides nothing.")
     if plan.group and plan.zero != 3:
@@ -290,6 +292,7 @@ def _check(model: Model, plan: Plan, batch: int, micros: int) -> None:
     if plan.sequence:
         splits.append(("tokens of a sequence", model.context, plan.tp))
     if plan.chunks > 1:
+        micros = batch // (plan.dp * plan.micro)
         splits.append(("interleaved micro-batches", micros, plan.pp))
     for what, whole, parts in splits:
         if whole % parts:

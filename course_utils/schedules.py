@@ -309,6 +309,12 @@ def make(name: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> Sched
     """
     if name not in SCHEDULES:
         raise CourseError(f"There is no schedule {name!r}: take one of {', '.join(SCHEDULES)}.")
+    counts = {"ranks": ranks, "micro_batches": micro_batches, "chunks": chunks}
+    for what, count in counts.items():
+        if count < 1:
+            raise CourseError(f"{name} got {what}={count}: give a whole number from 1 on.")
+    if name != "interleaved" and chunks > 1:
+        raise CourseError(f"{name} got chunks={chunks}: a rank has one part, but in interleaved.")
     if name == "interleaved" and (ranks < 2 or micro_batches % rounds(ranks, micro_batches)):
         raise CourseError(
             f"interleaved needs 2 ranks or more, and takes micro-batches in equal rounds; {ranks} "

@@ -32,19 +32,24 @@ class Span:
 class Timeline:
     """Spans of all ranks, sorted by start; the last line of a cell draws it as a Gantt chart.
 
+    Args:
+        ranks: those that have a row, and count in `idle`, also where they have no span.
+
     It knows its `spans` and `ranks`, and its `start`, `end` and length in `seconds`. In `busy`,
     `overlap` and `idle` work that overlaps counts once, and spans of the role "idle" never count.
     """
 
     _repr_png_: Callable  # for IPython; `pictures` sets it, because data need not know its pictures
 
-    def __init__(self, spans: Iterable[Span], *, title: str = "") -> None:
+    def __init__(
+        self, spans: Iterable[Span], *, title: str = "", ranks: Iterable[int] = ()
+    ) -> None:
         self.title = title
         self.spans = tuple(sorted(spans, key=lambda s: (s.start, s.rank, s.end)))
         self.by_rank: dict[int, list[Span]] = defaultdict(list)
         for s in self.spans:
             self.by_rank[s.rank].append(s)
-        self.ranks = tuple(sorted(self.by_rank))
+        self.ranks = tuple(sorted({*self.by_rank, *ranks}))
         self.start = self.spans[0].start if self.spans else 0.0
         self.end = max((s.end for s in self.spans), default=0.0)
         self.seconds = self.end - self.start
@@ -55,7 +60,7 @@ class Timeline:
 
     def titled(self, title: str) -> "Timeline":
         """The same timeline with a title above its picture."""
-        return Timeline(self.spans, title=title)
+        return Timeline(self.spans, title=title, ranks=self.ranks)
 
     def between(self, start: float, end: float) -> "Timeline":
         """The same timeline from `start` to `end` (s); spans that cross a border are cut there."""
@@ -65,7 +70,8 @@ class Timeline:
 
     def _of(self, spans: Iterable[Span]) -> "Timeline":
         """The same timeline with these spans, without those of which nothing is left."""
-        return Timeline([s for s in spans if s.seconds > 0], title=self.title)
+        there = [s for s in spans if s.seconds > 0]
+        return Timeline(there, title=self.title, ranks=self.ranks)
 
     def last(self, name: str) -> "Timeline":
         """The last step, from the first rank's on; a step begins with the span `name`.

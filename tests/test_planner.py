@@ -268,6 +268,7 @@ Plan(pp=2, chunks=3)           4 layers are too few
 Plan(dp=4, zero=3, group=3)    3 does not divide the 4 replicas
 Plan(dp=4, zero=2, group=2)    give zero=3
 Plan(zero=5)                   ZeRO has stages 1 to 3
+Plan(dp=0)                     dp 0, .*, batch 4: each is a whole number from 1 on
 Plan(dp=3)                     3 does not divide the 4 sequences of the batch
 Plan(pp=2, chunks=2, micro=4)  2 does not divide the 1 interleaved micro-batches
 """

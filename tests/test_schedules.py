@@ -111,6 +111,10 @@ def test_what_makes_no_schedule_is_said_in_words():
     with pytest.raises(CourseError, match="no schedule '1f1b': take one of naive, GPipe, 1F1B"):
         make("1f1b", ranks=2, micro_batches=2)
 
+    with pytest.raises(CourseError, match="GPipe got micro_batches=0: give a whole number from 1"):
+        make("GPipe", ranks=2, micro_batches=0)
+    with pytest.raises(CourseError, match="GPipe got chunks=2: a rank has one part"):
+        make("GPipe", ranks=2, micro_batches=2, chunks=2)
     with pytest.raises(CourseError, match="needs 2 ranks or more"):
         make("interleaved", ranks=1, micro_batches=8)
     with pytest.raises(CourseError, match=r"order of rank 1, \"\['F0'\]\" is not understood"):

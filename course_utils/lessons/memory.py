@@ -25,8 +25,9 @@ def storage(tensor: Tensor) -> UntypedStorage:
 
 
 def held(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the memory behind these tensors."""
-    sizes = {memory.data_ptr(): memory.nbytes() for memory in map(storage, tensors)}
+    """Bytes of the memory behind these tensors; meta tensors have none."""
+    there = (storage(tensor) for tensor in tensors if not tensor.is_meta)
+    sizes = {memory.data_ptr(): memory.nbytes() for memory in there}
     return sum(sizes.values())
 
 

@@ -52,6 +52,8 @@ def execute(
     Returns:
         The loss of each micro-batch on the rank of the last part; else an empty list.
     """
+    if schedule.ranks != (ranks := dist.get_world_size()):
+        raise CourseError(f"{schedule.name} is a schedule for {schedule.ranks} ranks, not {ranks}.")
     count = schedule.micro_batches
     last = schedule.stages - 1
     if len(x) % count:

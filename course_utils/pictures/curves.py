@@ -192,16 +192,21 @@ def pieces(
 
 
 def _thinned(ys: Sequence[float]) -> Iterable[int]:
-    """Which points are drawn: of many the ends, and of every stretch the lowest and the highest."""
+    """Which points are drawn: of many the ends, and of every stretch the lowest, the highest and a
+    gap.
+    """
     n, stretches = len(ys), POINTS // 2 - 1
     if n <= POINTS:
         return range(n)
 
-    size = [math.inf if y != y else y for y in ys].__getitem__  # a gap has to show
     chosen = {0, n - 1}
     for k in range(stretches):
         stretch = range(k * n // stretches, (k + 1) * n // stretches)
-        chosen |= {min(stretch, key=size), max(stretch, key=size)}
+        gaps = [i for i in stretch if math.isnan(ys[i])]
+        numbers = [i for i in stretch if not math.isnan(ys[i])]
+        chosen |= {*gaps[:1]}
+        if numbers:
+            chosen |= {min(numbers, key=ys.__getitem__), max(numbers, key=ys.__getitem__)}
     return sorted(chosen)
 
 

@@ -126,15 +126,21 @@ def _summary(timeline: Timeline) -> str:
         share = f"{timeline.overlap() / talk:.0%}"
         return f"{share} of the communication happens while the same rank computes"
 
-    takes: dict[str, float] = defaultdict(float)
+    spans = defaultdict(list)
     for s in timeline.spans:
-        what = s.name if s.role == "other" else s.role
-        takes[what] += 0 if s.role == "idle" else s.seconds
+        spans[s.name if s.role == "other" else s.role].append(s)
+    takes = {what: _seconds(Timeline(some)) for what, some in spans.items()}
     first, most = max(takes.items(), key=lambda item: item[1])
     share = f"{most / (len(timeline.ranks) * timeline.seconds):.0%}"
     idle = timeline.idle()
     waits = f", ranks wait {idle:.0%} of it" if idle >= 0.1 else ""
     return f"{first.capitalize()} takes {share} of the time{waits}"
+
+
+def _seconds(timeline: Timeline) -> float:
+    """In which ranks were busy, in any lane, summed over ranks."""
+    lanes = {s.lane for s in timeline.spans}
+    return sum(timeline.busy(rank, *lanes) for rank in timeline.ranks)
 
 
 def _pipeline(timeline: Timeline) -> list[Box]:
@@ -147,10 +153,11 @@ def _pipeline(timeline: Timeline) -> list[Box]:
         kind, *words = s.name.split()  # "forward 3 of part 5"
         if kind in SHADES:
             full, pale = SHADES[kind]
-            odd = int(words[-1]) // len(tops) % 2 == 1
+            part = int(words[-1]) if words and words[-1].isdigit() else 0
+            odd = part // len(tops) % 2 == 1
             fill, edge = (pale, full) if odd else (full, "none")
             left = s.start - timeline.start
-            boxes.append(Box(left, s.seconds, tops[s.rank], HIGH, fill, edge, words[0]))
+            boxes.append(Box(left, s.seconds, tops[s.rank], HIGH, fill, edge, *words[:1]))
     return boxes
 
 

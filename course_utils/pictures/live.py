@@ -61,6 +61,7 @@ class LivePlot:
     def _clear(self) -> None:
         self.data: dict[str, dict[int, tuple[list[float], list[float]]]] = {}
         self.display: Display | None = None
+        self._first = math.inf  # the lowest step
         self._next: dict[int, float] = {}  # rank -> the step after its last
         self._items: tuple[int, int, str] | None = None  # of `live`: done, of how many, called what
         self._unit = "rank"  # what its series are called
@@ -122,16 +123,22 @@ class LivePlot:
             xs.append(step)
             ys.append(value)
         if abs(step) < 2**63:  # one can count from it
+            self._first = min(self._first, step)
             self._next[rank] = step + 1
         self._news = True
 
-    def follow(self, folder: str | os.PathLike, *, until: Iterable[subprocess.Popen] = ()) -> None:
+    def follow(
+        self,
+        folder: str | os.PathLike,
+        *,
+        until: subprocess.Popen | Iterable[subprocess.Popen] = (),
+    ) -> None:
         """Draw what the ranks of a run append to JSONL files in `folder`, a record a line, until
         the run ends: with `report` under torchrun, it is runs/ of the folder that torchrun runs in.
 
-        until: the processes of the run; without them, what is there now is drawn.
+        until: the processes of the run, or its one process; without, what is there now is drawn.
         """
-        processes = [*until]
+        processes = [until] if isinstance(until, subprocess.Popen) else [*until]
         self.open()
         self._begun, last = math.inf, -math.inf  # its time is that of its records
         shift = time.monotonic() - time.time()
@@ -150,7 +157,7 @@ class LivePlot:
                     time.sleep(0.1)
         finally:
             self._end(last)
-        if not read.total():
+        if math.isinf(last):  # no record
             where = Path(folder).absolute()
             files = "no *.jsonl file with a record" if where.is_dir() else "no such folder"
             warnings.warn(f"nothing came from {where}: there is {files}", stacklevel=2)
@@ -230,17 +237,19 @@ class LivePlot:
         """Items, rate, and the time left; at the end the time it took."""
         furthest = int(max(self._next.values(), default=0))
         done, total, unit = self._items or (furthest, self.total, "step")
-        seconds = max(now - self._begun, 1e-9)
+        first = 0 if self._items else self._first  # of a run that was resumed, not 0
+        here, seconds = max(0, done - first), now - self._begun
         parts = [f"{unit} {done:,} of {total:,}" if total else f"{unit} {done:,}"]
-        if done >= seconds:
-            parts.append(f"{style.number(done / seconds)} {unit}s/s")
-        elif done:
-            parts.append(f"{style.number(seconds / done)} s/{unit}")
-        if not self._open:
-            parts.append(f"took {style.duration(seconds, 2)}")
-        elif done and total:
-            left = max(0, as_float(total) - done) * seconds / done
-            parts.append(f"{style.duration(left, 2)} left")
+        if seconds > 0:
+            if here >= seconds:
+                parts.append(f"{style.number(here / seconds)} {unit}s/s")
+            elif here:
+                parts.append(f"{style.number(seconds / here)} s/{unit}")
+            if not self._open:
+                parts.append(f"took {style.duration(seconds, 2)}")
+            elif here and total:
+                left = max(0, as_float(total) - done) * seconds / here
+                parts.append(f"{style.duration(left, 2)} left")
 
         without_panel = len(self.names or self.data) - PANELS
         if without_panel > 0:
@@ -249,15 +258,19 @@ class LivePlot:
 
 
 def _mean(series: dict[int, tuple[list, list]], unit: str) -> dict[str, tuple[list, list]]:
-    """The mean, highest and lowest value of each step that all ranks have reported."""
+    """The mean, highest and lowest value of each step that all ranks have reported; of one that
+    comes again, in another epoch or after a restart, each time.
+    """
     by_step = defaultdict(list)
     for xs, ys in series.values():
+        times: Counter[float] = Counter()
         for x, y in zip(xs, ys, strict=True):
-            by_step[x].append(y)
-    steps = sorted(x for x, ys in by_step.items() if len(ys) == len(series))
-    if not steps:
+            by_step[x, times[x]].append(y)
+            times[x] += 1
+    whole = [(x, ys) for (x, _), ys in by_step.items() if len(ys) == len(series)]
+    if not whole:
         return {}
-    values = [by_step[x] for x in steps]
+    steps, values = [x for x, _ in whole], [ys for _, ys in whole]
     return {
         f"mean of {style.plural(len(series), unit)}": (steps, [sum(ys) / len(ys) for ys in values]),
         "highest": (steps, [*map(max, values)]),
@@ -266,15 +279,25 @@ def _mean(series: dict[int, tuple[list, list]], unit: str) -> dict[str, tuple[li
 
 
 def _new_records(folder: Path, read: Counter[Path]) -> Iterator[dict[str, Any]]:
-    """What was written to the files since `read`, their bytes read so far."""
-    for path in sorted(folder.glob("*.jsonl")):
+    """What was written to the files since `read`, their bytes read so far; lines of other programs
+    are left out.
+    """
+    for path in sorted(filter(Path.is_file, folder.glob("*.jsonl"))):
         with path.open("rb") as file:
             file.seek(read[path])
             lines = [line for line in file if line.endswith(b"\n")]  # not what is half-written
         read[path] += sum(map(len, lines))
         for line in lines:
             with contextlib.suppress(ValueError):  # a kill cut the line off
-                yield json.loads(line)
+                record = json.loads(line)
+                if _is_of_a_rank(record):
+                    yield record
+
+
+def _is_of_a_rank(record: Any) -> bool:
+    return isinstance(record, dict) and all(
+        isinstance(record.get(name), int | float) for name in ("rank", "step", "time")
+    )
 
 
 def live(iterable: Iterable, plot: LivePlot | None = None, *, unit: str = "step") -> Iterator:

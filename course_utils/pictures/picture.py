@@ -112,7 +112,9 @@ def blank(width: float, height: float) -> Any:
     """A transparent figure of matplotlib of this size in px, at twice the pixels."""
     from matplotlib.figure import Figure  # no pyplot: no global state, safe in threads
 
-    return Figure(figsize=(width / 100, height / 100), dpi=200)
+    figure = Figure(figsize=(width / 100, height / 100), dpi=200)
+    figure.set_layout_engine("none")  # not the one that the reader has set for own figures
+    return figure
 
 
 def sheet(width: float, height: float) -> Any:
@@ -213,6 +215,8 @@ def to_png(figure: Any) -> bytes:
     full, small = io.BytesIO(), io.BytesIO()
     with warnings.catch_warnings():  # where no font has a glyph there is a box
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(full, format="png", transparent=True)
+        # Of the size that it has, whatever the reader has set for own figures.
+        fixed = {"dpi": "figure", "bbox_inches": figure.bbox_inches}
+        figure.savefig(full, format="png", transparent=True, **fixed)
     Image.open(full).quantize(255).save(small, format="png", optimize=True)
     return small.getvalue()

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Self
 
+from ..errors import CourseError
+
 
 class Recorder:
     """The spans of this process; off until `start_recording`, so that `span` does no harm outside
@@ -79,20 +81,21 @@ class span:
     __slots__ = ("begun", "lane", "name")
 
     def __init__(self, name: str, *, lane: str = "compute") -> None:
+        if not isinstance(name, str):
+            raise CourseError(f'span({name!r}): its name is a text, as in span(f"step {{step}}").')
         self.name, self.lane = name, lane
-        self.begun: Any = None
+        self.begun: list[Any] = []  # marks: it may begin again before it ends
 
     def start(self) -> Self:
         """Begin here; returns the span."""
         if recorder.pid == os.getpid():
-            self.begun = recorder.mark()
+            self.begun.append(recorder.mark())
         return self
 
     def stop(self) -> None:
         """End here."""
-        if self.begun is not None:
-            recorder.spans.append((self.name, self.begun, recorder.mark(), self.lane))
-        self.begun = None
+        if self.begun:
+            recorder.spans.append((self.name, self.begun.pop(), recorder.mark(), self.lane))
 
     __enter__ = start
 

@@ -301,7 +301,7 @@ class Supervisor:
     def _finish(self, seconds: float) -> None:
         """Complete the run and its plot."""
         self.run.seconds = seconds
-        self.run.timeline = Timeline(self.spans)
+        self.run.timeline = Timeline(self.spans, ranks=range(self.run.ranks))
         self.run.output = self.output.texts(self.run.ranks)
         alone = self.trained > 1 and not self.sent and len(self.done) == self.run.ranks
         if alone and self.output.show:

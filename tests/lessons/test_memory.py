@@ -20,6 +20,7 @@ def test_held_counts_each_storage_once():
     assert held([x, x[1:], x.T]) == 128
     assert held([x, torch.zeros(2)]) == 136
     assert held([]) == 0
+    assert held([torch.zeros(3, device="meta"), torch.zeros(2)]) == 8
 
 
 def sharded():

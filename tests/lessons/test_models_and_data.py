@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from course_utils import CourseError
 from course_utils.lessons.data import digits, text
 from course_utils.lessons.models import GPT, mlp
 
@@ -26,6 +27,11 @@ def test_gpt_looks_only_back():
     assert a.shape == (1, 8, 10)
     assert torch.equal(a[:, :5], b[:, :5])
     assert not torch.allclose(a[:, 5:], b[:, 5:])
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(CourseError, match="24 heads do not divide a width of 64"):
+        GPT(10, heads=24)
 
 
 def test_gpt_on_the_meta_device_holds_no_numbers():

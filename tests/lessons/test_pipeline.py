@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from course_utils import launch
+from course_utils import RankError, launch
 from course_utils.lessons import memory, models, pipeline
 from course_utils.schedules import make
 
@@ -29,6 +29,12 @@ def step(schedule, x, y):
         losses = pipeline.execute(schedule, mine, x, y, width=16, pace=(0.0, 0.0))
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return losses, gradients, saved.peak
+
+
+def test_a_schedule_for_other_ranks_is_refused():
+    x = torch.zeros(8, 8, dtype=torch.int64)
+    with pytest.raises(RankError, match="GPipe is a schedule for 4 ranks, not 1"):
+        launch(step, make("GPipe", ranks=4, micro_batches=8), x, x, ranks=1, device="cpu")
 
 
 @pytest.mark.parametrize(("kind", "chunks"), [("1F1B", 1), ("interleaved", 2)])

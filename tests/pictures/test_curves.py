@@ -64,6 +64,8 @@ def test_of_many_points_ends_spikes_and_gaps_are_drawn():
     for bad in (NAN, INF, -INF):
         ys[50_000] = bad
         assert len(pieces(range(n), ys)) == 2
+    ys[77_776] = NAN  # beside the spike
+    assert (77_777, 9.0) in itertools.chain(*pieces(range(n), ys))
 
 
 def test_lines_break_at_gaps_and_where_x_goes_back():

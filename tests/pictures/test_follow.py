@@ -3,6 +3,8 @@ to them.
 """
 
 import json
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -88,6 +90,15 @@ def test_half_a_line_waits_one_cut_off_is_left_out_and_files_appear_late_and_ran
     assert "step 2 ·" in shown[-1], "the furthest rank counts"
 
 
+def test_lines_and_files_of_other_programs_are_left_out(runs, plot, shown) -> None:
+    others = ['{"event": "checkpoint"}', "[1, 2]", "null", '{"rank": 0, "step": "a", "time": 0.0}']
+    write(runs, 0, *(f"{other}\n" for other in others), line(0, 5, loss=1.0))
+    (runs / "old.jsonl").mkdir()
+    plot.follow(runs, until=subprocess.Popen([sys.executable, "-c", ""]))
+    assert plot.data == {"loss": {0: ([5], [1.0])}}
+    assert shown[-1] == "curves: loss 1 (step 6)", "one record has no rate"
+
+
 def test_an_interrupt_leaves_the_picture(runs, plot, shown) -> None:
     write(runs, 0, line(0, 0, loss=1))
 
@@ -103,6 +114,6 @@ def test_an_interrupt_leaves_the_picture(runs, plot, shown) -> None:
 def test_it_says_when_nothing_came(runs, plot) -> None:
     with pytest.warns(UserWarning, match=f"nothing came from {runs}: there is no such folder"):
         plot.follow(runs)
-    write(runs, 0)
+    write(runs, 0, '{"event": "start"}\n')
     with pytest.warns(UserWarning, match=r"there is no \*.jsonl file with a record"):
         plot.follow(runs)

@@ -3,6 +3,7 @@
 import json
 import re
 
+import matplotlib
 import pytest
 from matplotlib.colors import to_hex
 
@@ -54,6 +55,29 @@ def test_of_many_spans_the_last_are_drawn_and_those_under_way_with_them(figures)
     assert len(axes.collections[0].get_paths()) == 2001
 
 
+def test_work_inside_work_and_of_several_threads_counts_once(figures):
+    inner = [Span(0, f"forward block {i}", i, i + 1) for i in range(3)]
+    timeline = Timeline([Span(0, "forward", 0, 3), *inner, Span(0, "data", 3, 4, "threads")])
+    assert "Forward takes 75% of the time" in pictures.gantt(timeline).alt
+
+
+def test_a_rank_without_spans_has_a_row_and_counts(figures):
+    timeline = Timeline([Span(0, "forward", 0, 1)], ranks=range(4)).between(0, 0.5).titled("T")
+    assert timeline.idle() == 0.75
+    alt = pictures.gantt(timeline).alt
+    assert "4 ranks over 500 ms. Forward takes 25% of the time, ranks wait 75% of it." in alt
+
+
+def test_a_picture_is_as_large_whatever_the_reader_has_set_for_own_figures():
+    def drawn():
+        return pictures.gantt(Timeline([Span(0, "forward", 0, 1)])).png
+
+    before = drawn()
+    own = {"savefig.dpi": 300, "savefig.bbox": "tight", "figure.autolayout": True}
+    with matplotlib.rc_context(own):
+        assert drawn() == before
+
+
 def test_of_texts_on_each_other_one_is_drawn_the_inner_one(figures):
     nested = [Span(0, f"send {i}", -i / 1000, i / 1000) for i in range(1000, 2000)]
     pictures.gantt(Timeline(nested))
@@ -76,6 +100,7 @@ def test_pipelines_say_the_waiting_and_number_every_box(figures):
     assert picture.alt == "T. Gantt chart of 4 ranks. mine: 15.8% of the time is waiting. F"
     assert sorted(texts(figures[0])) == [str(i) for i in range(8) for _ in range(2 * 2 * 4)]
     assert legend(figures[0]) == ["forward", "backward", "waiting"]
+    pictures.pipelines({"without numbers": Timeline([Span(0, "forward", 0, 1)])})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 import multiprocessing as mp
 
-from course_utils import span
+import pytest
+
+from course_utils import CourseError, span
 from course_utils.ranks import rank, spans
 from course_utils.ranks.wire import Metrics, Session, Spans
 
@@ -30,3 +32,19 @@ def test_none_is_lost_that_ends_while_others_are_sent(monkeypatch):
     for _ in range(2):
         span("forward").start().stop()
     assert len(taken + recorder.take()) == 2
+
+
+def test_one_that_begins_again_inside_itself_is_two(monkeypatch):
+    recorder = spans.Recorder()
+    recorder.start_recording("cpu")
+    recorder.mark = iter([0.0, 1.0, 2.0, 3.0]).__next__
+    monkeypatch.setattr(spans, "recorder", recorder)
+    step = span("step")
+    with step, step:
+        pass
+    assert [(start, end) for _, start, end, _ in recorder.take()] == [(1.0, 2.0), (0.0, 3.0)]
+
+
+def test_one_whose_name_is_no_text_is_refused():
+    with pytest.raises(CourseError, match=r"span\(3\): its name is a text"):
+        span(3)
