@@ -2,9 +2,9 @@
 timelines, checks.
 
 Importing it imports no torch, starts nothing and touches no device. From the bottom up: `errors`,
-`limits`, `joining`, `kernel_values`, `records`, `style`, `timeline`, `dist_utils`, `schedules`,
-`planner`, `machine`, `pictures`, `ranks`, `lessons`, `scripts`, `xla`, `lightning`, `checks`; each
-one's first lines say what it is for, and a module imports only from those below it.
+`limits`, `joining`, `kernel_values`, `records`, `style`, `timeline`, `dist_utils`, `tpus`,
+`schedules`, `planner`, `machine`, `pictures`, `ranks`, `lessons`, `scripts`, `xla`, `lightning`,
+`checks`; each one's first lines say what it is for, and a module imports only from those below it.
 """
 
 from . import checks as check

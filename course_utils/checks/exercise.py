@@ -152,7 +152,8 @@ class Exercise:
                 by_rank = self._outcomes(self.published, answer, ranks)
             except CannotBeSent as error:
                 refusal = "It uses what no other process can get; make it inside the function"
-                return Verdict(name, "wrong", f"{refusal}: {error.why}.")
+                why = error.why.removeprefix("argument 3 ")  # of the task: the answer
+                return Verdict(name, "wrong", f"{refusal}: {why}.")
             except RankError as error:
                 return self._wrong(answer, self._in_words(error))
             if any(one is None for one in by_rank):  # a rank may end well by it, an answer not

@@ -148,9 +148,11 @@ def _equal(tensors: list[torch.Tensor]) -> bool:
 
 
 def batch(seed: int, rows: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (rows, 64) and digits (rows,) for `mlp`, on this rank's device, drawn from `seed`."""
+    """Images (rows, 64) and digits (rows,) for `mlp`, on this rank's device, drawn from `seed`; the
+    norm of their gradient is above 1, where whoever clips clips it.
+    """
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, 64, generator=generator)
+    x = 4 * torch.randn(rows, 64, generator=generator)
     y = torch.randint(10, (rows,), generator=generator)
     return x.to(pick()), y.to(pick())
 

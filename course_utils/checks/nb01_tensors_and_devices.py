@@ -122,6 +122,7 @@ def _(answer):
             "more": [{3: "three", "y": y}, "cat", 7, None, [[x], (0, y)], [0.5, 2]],
             "scale": y[0],
             "the same x": x,
+            "other numbers": x + 1,
             "no rows": x[:0],
             "on": True,
         }

@@ -166,7 +166,7 @@ def _(answer):
         yield f"{case}: tokens that this rank's expert computes", sum(came)
         most = 4 * WIDTH * (chosen.numel() + wanted) + COUNTS
         sent = AtMost(traffic.bytes.total(), most)
-        yield f"{case}: bytes sent, of tokens, results and counts", sent
+        yield f"{case}: bytes sent, of tokens, results and {COUNTS} bytes of counts", sent
 
         y.square().sum().backward()
         leaves = {"x": x, "weights": weights, "the expert's weight": expert[0].weight}

@@ -65,7 +65,7 @@ def launch(
         function: any function, closure or class, defined in a cell or a module, and its arguments;
             all of it travels by value, large tensors and arrays once for all ranks. A keyword that
             both know may be given to neither: bind the function's with `functools.partial`.
-        ranks: how many processes; by default `discover().ranks`.
+        ranks: how many processes, 1 to 64; by default `discover().ranks`.
         device: "cpu", "cuda", "xpu", or `pick(ranks=…)`, for a baseline on the same kind of device
             as other ranks; by default the accelerators where each rank gets its own, else the CPU.
         live: a `LivePlot` to draw what ranks `report()` while they run.

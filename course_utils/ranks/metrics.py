@@ -18,15 +18,15 @@ def report(step: int | None = None, **values: Any) -> None:
     """Send one record of metrics to the notebook, for `run.metrics` and the live plot.
 
     Under `torchrun` each rank appends its records to a file instead, runs/rank0.jsonl and so on, a
-    line of JSON each: `LivePlot().follow("runs")` draws them.
+    line of JSON each: `LivePlot().follow("runs")` draws them. Elsewhere nothing is recorded.
 
     Args:
         step: the x axis, a whole number; counted from 0 when left out.
         values: numbers or 0-d tensors by name; `rank` and `time` are added by themselves.
 
     Raises:
-        CourseError: a value has no name, is not one number, or its name is `rank` or `time`; the
-            message says what to write.
+        CourseError: the step is no whole number, or a value has no name, is not one number, or its
+            name is `rank` or `time`; the message says what to write.
     """
     step, record = checked(step, values, CourseError)
     session = current()

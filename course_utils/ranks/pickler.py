@@ -122,6 +122,10 @@ class Pickler(cloudpickle.CloudPickler):
     def _function(self, function: FunctionType) -> Any:
         if (function.__module__, function.__name__) == IPYTHONS_DISPLAY:
             return getattr, (builtins, "display")
+        if function.__code__ is _dispatching("").__code__ and not is_named(function):
+            registry = dict(function.registry)  # ty: ignore[missing-attribute]
+            made = _dispatching, (function.__name__,), registry, None, None, _register
+            return self._of_main(function, made)
         if has_magic(function):
             raise TypeError("a line with ! or %, which only the notebook can run")
         module = _module_of(function)
@@ -244,6 +248,21 @@ def _cached_function(function: Any) -> Any:
 
 def _cached(function: Callable, parameters: dict[str, Any]) -> Callable:
     return functools.lru_cache(**parameters)(function)
+
+
+def _dispatching(name: str) -> Any:
+    """A functools.singledispatch without the functions that it chooses from."""
+
+    def first(*_: Any) -> None: ...
+
+    first.__name__ = name
+    return functools.singledispatch(first)
+
+
+def _register(function: Any, registry: dict[type, Callable]) -> None:
+    for kind, chosen in registry.items():
+        function.register(kind, chosen)
+    functools.update_wrapper(function, registry[object])
 
 
 def _cached_attribute(attribute: functools.cached_property) -> Any:

@@ -34,6 +34,29 @@ def test_a_cached_function_travels_with_its_settings():
     assert after.cache_parameters() == {"maxsize": 7, "typed": False}
 
 
+def test_a_function_that_chooses_by_type_travels_with_its_choices(kernel):
+    """Moves a batch to a device, in a cell. 110 tokens."""
+    kernel.works("""
+        import functools
+        class Pair: left, right = torch.ones(1), 2
+        @functools.singledispatch
+        def move(batch, device):
+            'Of any type.'
+            return batch
+        @move.register
+        def _(batch: torch.Tensor, device): return batch.to(device)
+        @move.register(list)
+        def _(batch, device): return [move(value, device) for value in batch]
+        @move.register
+        def _(batch: Pair, device): return move([batch.left, batch.right], device)
+        def moved(batch):
+            assert (move.__name__, move.__doc__) == ("move", "Of any type.")
+            (there, number) = move([batch, "x"], "meta")[0]
+            return str(there.device), number
+        assert launch(moved, Pair(), ranks=1).results == [("meta", 2)]
+    """)
+
+
 class AttrDict(dict):
     __getattr__ = dict.__getitem__  # raises KeyError, not AttributeError
 

@@ -1,6 +1,7 @@
 """Answers to the exercises of notebook 07."""
 
 import itertools
+import math
 
 import torch
 import torch.distributed as dist
@@ -19,18 +20,19 @@ def new():
     return model, SGD(model.parameters(), lr=0.1)
 
 
-def step(model, optimizer, x, y, *, scale=1.0):
+def step(model, optimizer, x, y, *, scale=1.0, most=math.inf):
     optimizer.zero_grad()
     (scale * cross_entropy(model(x.to(pick())), y.to(pick()))).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), most)
     optimizer.step()
 
 
-def uneven(around=DDP.join, train_on=list):
+def uneven(around=DDP.join, train_on=list, most=math.inf):
     def train_uneven(batches):
         model, optimizer = new()
         with around(model):
             for x, y in train_on(batches):
-                step(model, optimizer, x, y)
+                step(model, optimizer, x, y, most=most)
         return model.module
 
     return train_uneven
@@ -172,6 +174,7 @@ WRONG = {
         uneven(train_on=lambda batches: itertools.chain(*everyones(batches))),
         uneven(DDP.no_sync),
         uneven(train_on=filled_up),
+        uneven(most=1.0),
         uneven(train_on=lambda batches: [(x[:4], y[:4]) for x, y in batches]),
         looks_at_extra_batches,
         skips_and_counts,

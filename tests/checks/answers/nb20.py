@@ -2,11 +2,13 @@
 
 import contextlib
 import itertools
+import math
 import queue
 import threading
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
@@ -128,7 +130,7 @@ def without_momentum(optimizer, model):
     return SGD(model.parameters(), lr=optimizer.param_groups[0]["lr"])
 
 
-def noisy(loss_of, around=lambda model: contextlib.nullcontext()):
+def noisy(loss_of, around=lambda model: contextlib.nullcontext(), most=math.inf):
     """train_noisy with its own loss, or None to leave a step out."""
 
     def train_noisy(batches):
@@ -140,6 +142,7 @@ def noisy(loss_of, around=lambda model: contextlib.nullcontext()):
                 if loss is not None:
                     optimizer.zero_grad()
                     loss.backward()
+                    nn.utils.clip_grad_norm_(model.parameters(), most)
                     optimizer.step()
         return model.module
 
@@ -216,6 +219,7 @@ WRONG = {
     ],
     "train_noisy": [
         faulty_jobs.train_noisy,
+        noisy(zero_for_a_broken_batch, most=1.0),
         noisy(sees_the_first_pixel, DDP.join),
         noisy(lambda model, x, y: cross_entropy(model(x.nan_to_num()), y)),
     ],
