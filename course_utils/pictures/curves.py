@@ -202,8 +202,8 @@ def _thinned(ys: Sequence[float]) -> Iterable[int]:
     chosen = {0, n - 1}
     for k in range(stretches):
         stretch = range(k * n // stretches, (k + 1) * n // stretches)
-        gaps = [i for i in stretch if math.isnan(ys[i])]
-        numbers = [i for i in stretch if not math.isnan(ys[i])]
+        gaps = [i for i in stretch if ys[i] != ys[i]]  # nan
+        numbers = [i for i in stretch if ys[i] == ys[i]]
         chosen |= {*gaps[:1]}
         if numbers:
             chosen |= {min(numbers, key=ys.__getitem__), max(numbers, key=ys.__getitem__)}

@@ -122,7 +122,7 @@ class Pickler(cloudpickle.CloudPickler):
     def _function(self, function: FunctionType) -> Any:
         if (function.__module__, function.__name__) == IPYTHONS_DISPLAY:
             return getattr, (builtins, "display")
-        if function.__code__ is _dispatching("").__code__ and not is_named(function):
+        if function.__code__ is DISPATCHES and not is_named(function):
             registry = dict(function.registry)  # ty: ignore[missing-attribute]
             made = _dispatching, (function.__name__,), registry, None, None, _register
             return self._of_main(function, made)
@@ -257,6 +257,9 @@ def _dispatching(name: str) -> Any:
 
     first.__name__ = name
     return functools.singledispatch(first)
+
+
+DISPATCHES = _dispatching("").__code__  # that all of them run
 
 
 def _register(function: Any, registry: dict[type, Callable]) -> None:

@@ -35,7 +35,7 @@ def test_a_cached_function_travels_with_its_settings():
 
 
 def test_a_function_that_chooses_by_type_travels_with_its_choices(kernel):
-    """Moves a batch to a device, in a cell. 110 tokens."""
+    """As sequoia moves batches to a device. 110 tokens."""
     kernel.works("""
         import functools
         class Pair: left, right = torch.ones(1), 2
