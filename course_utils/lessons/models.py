@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from ..errors import CourseError
-
 
 def mlp(width: int = 64, *, seed: int = 0) -> nn.Sequential:
     """Digits in, ten logits out: 64 -> width -> width -> 10, on the CPU."""
@@ -48,7 +46,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         if width % heads:
-            raise CourseError(f"{heads} heads do not divide a width of {width}.")
+            raise ValueError(f"{heads} heads do not divide a width of {width}.")
         self.head = width // heads
         self.q, self.k, self.v, self.out = (_empty(nn.Linear, width, width) for _ in range(4))
 

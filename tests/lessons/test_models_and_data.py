@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from course_utils import CourseError
 from course_utils.lessons.data import digits, text
 from course_utils.lessons.models import GPT, mlp
 
@@ -30,7 +29,7 @@ def test_gpt_looks_only_back():
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(CourseError, match="24 heads do not divide a width of 64"):
+    with pytest.raises(ValueError, match="24 heads do not divide a width of 64"):
         GPT(10, heads=24)
 
 
