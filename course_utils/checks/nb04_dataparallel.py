@@ -1,8 +1,9 @@
 """Exercises of notebook 04: scatter and gather, as `nn.DataParallel` needs them."""
 
 import torch
+from torch.utils._pytree import tree_map
 
-from .compare import kinds
+from .compare import kind, kinds, show
 from .exercise import exercise
 
 
@@ -152,7 +153,8 @@ def _(answer):
     ):
         found = answer(outputs, device)
         yield f"gather({words})", found
-        yield f"gather({words}): what it consists of", kinds(found)
+        consists_of = show(tree_map(kind, found))  # dicts of any type
+        yield f"gather({words}): what it consists of", consists_of
         yield f"gather({words}): the outputs afterwards", outputs
     shapes = 2 * ((), (), (2, 3), (1, 3))
     leaves = [torch.ones(shape, requires_grad=True) for shape in shapes]

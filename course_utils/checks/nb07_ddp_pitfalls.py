@@ -59,7 +59,7 @@ def _fed(own: list[tuple], inputs: list[Tensor]) -> str:
 @exercise(train_uneven, ranks=(3,), seconds=7)  # a right answer takes less than one
 def _(answer):
     # two ranks have most: if they part in their last steps, that is seen
-    for counts in ((2, 5, 5), (4, 1, 2)):
+    for counts in ((2, 5, 5), (6, 1, 2)):
         lists = [[batch(10 * rank + i) for i in range(count)] for rank, count in enumerate(counts)]
         with Steps() as steps:
             network = answer([*lists[dist.get_rank()]])

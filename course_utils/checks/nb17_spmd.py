@@ -54,7 +54,7 @@ def indices(part: Part) -> str:
     tol=1e-4,
     launch=functools.partial(on_cores, spmd=True),
     mistakes={
-        "it is not marked: every device holds all of the network": rows_only,
+        "it is not marked: every device holds all of it": rows_only,
         "`nn.Linear` keeps (outputs, inputs), and it is cut along the other of the two": transposed,
     },
 )

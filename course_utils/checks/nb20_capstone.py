@@ -337,7 +337,7 @@ def _(answer):
     for broken in ({(1, 1), (1, 3), (2, 3)}, {(0, 0), (2, 4)}):  # (rank, step)
         lists = [[batch(10 * rank + step) for step in range(5)] for rank in range(3)]
         for rank, step in broken:
-            lists[rank][step][0][3, 40] = math.nan  # one pixel
+            lists[rank][step][0][rank + step, 40 + step] = math.nan  # one pixel
         network = answer([*lists[dist.get_rank()]])
         places = [f"batch {step} of rank {rank}" for rank, step in sorted(broken)]
         where = f"broken: {', '.join(places)}"
@@ -346,11 +346,13 @@ def _(answer):
         wrong = int((~end.isfinite()).sum())
         yield f"{where}: weights that are no finite number afterwards", wrong
         yield f"{where}: equal weights on all ranks", equal_everywhere(end)
-        # the step left out, or the batch, which may count as zeros, or the next one in its place
+        # the step left out, or the batch, which may count as zeros, or the next one in its place,
+        # with gradients divided by all ranks or by those that have a batch
         kept = [whole(step) for step in zip(*lists, strict=True)]
         complete = [step for step in kept if len(step) == 3]
         joined = in_steps(map(whole, lists))
-        ways = [trained(complete), trained(kept), trained(kept, by=3), trained(joined, by=3)]
+        ways = [trained(complete)]
+        ways += [trained(steps, by=by) for steps in (kept, joined) for by in (3, 0)]
         alike = [torch.allclose(end, way, rtol=0, atol=1e-5) for way in ways]
         yield f"{where}: weights of a training on all batches but the broken ones", any(alike)
     yield "", "Nobody waits, and the weights are equal and finite on every rank."

@@ -1,5 +1,7 @@
 """Answers to the exercises of notebook 04."""
 
+from collections import OrderedDict
+
 import torch
 from torch.utils import _pytree
 
@@ -69,12 +71,13 @@ def not_if(few, otherwise):
     return of_tensors(short)
 
 
-def of_outputs(join):
-    """A gather with its own way to join tensors."""
+def of_outputs(join, kind=dict):
+    """A gather with its own way to join tensors, and its own kind of dict."""
 
     def gather(outputs, device):
         if isinstance(outputs[0], dict):
-            return {key: gather([output[key] for output in outputs], device) for key in outputs[0]}
+            keys = outputs[0]
+            return kind((key, gather([output[key] for output in outputs], device)) for key in keys)
         return join([output if output.dim() else output.reshape(1) for output in outputs], device)
 
     return gather
@@ -130,7 +133,7 @@ def in_order(key):
 
 RIGHT = {
     "scatter": [by_leaf, of_tensors(by_rows)],
-    "gather": [of_outputs(into_an_empty_one), of_outputs(joined)],
+    "gather": [of_outputs(into_an_empty_one), of_outputs(joined, OrderedDict)],
 }
 WRONG = {
     "scatter": [

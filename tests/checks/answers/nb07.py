@@ -38,6 +38,14 @@ def uneven(around=DDP.join, train_on=list, most=math.inf):
     return train_uneven
 
 
+def five_steps(batches):
+    """As many as the check's first case has at most; the steps of nothing count as zeros."""
+    model, optimizer = new()
+    for i in range(5):
+        step(model, optimizer, *batches[min(i, len(batches) - 1)], scale=float(i < len(batches)))
+    return model.module
+
+
 def filled_up(batches):
     """As many batches on every rank; what a shorter one adds counts."""
     more = max(everyones(len(batches))) - len(batches)
@@ -175,6 +183,7 @@ WRONG = {
         uneven(DDP.no_sync),
         uneven(train_on=filled_up),
         uneven(most=1.0),
+        five_steps,
         uneven(train_on=lambda batches: [(x[:4], y[:4]) for x, y in batches]),
         looks_at_extra_batches,
         skips_and_counts,

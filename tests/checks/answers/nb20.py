@@ -162,6 +162,14 @@ def sees_the_first_pixel(model, x, y):
     return cross_entropy(model(x), y) if x[:, 0].isfinite().all() else None
 
 
+def sees_the_fourth_row(model, x, y):
+    return cross_entropy(model(x), y) if x[3].isfinite().all() else None
+
+
+def by_those_left(model):
+    return model.join(divide_by_initial_world_size=False)
+
+
 RIGHT = {
     "name_abc": [
         names("ABC", "a straggler, DATA-STALL, Unbalanced_Pipeline"),
@@ -179,7 +187,11 @@ RIGHT = {
         ),
     ],
     "train_large": [pieces(lambda part, rows, count: part, over=len), pieces()],
-    "train_noisy": [noisy(none_for_a_broken_batch, DDP.join), noisy(zero_for_a_broken_batch)],
+    "train_noisy": [
+        noisy(none_for_a_broken_batch, DDP.join),
+        noisy(zero_for_a_broken_batch),
+        noisy(none_for_a_broken_batch, by_those_left),
+    ],
 }
 WRONG = {
     "name_abc": [
@@ -221,6 +233,7 @@ WRONG = {
         faulty_jobs.train_noisy,
         noisy(zero_for_a_broken_batch, most=1.0),
         noisy(sees_the_first_pixel, DDP.join),
+        noisy(sees_the_fourth_row, DDP.join),
         noisy(lambda model, x, y: cross_entropy(model(x.nan_to_num()), y)),
     ],
 }
