@@ -31,7 +31,7 @@ FALLBACKS = (
     "Segoe UI Emoji",
 )
 SMALL = style.SMALL * 0.72
-CELL = 4  # px in which one text stands
+PLACE = 4  # px; a text takes several, each alone
 LINE = 18  # px of a line of it above or below a chart
 
 
@@ -142,15 +142,21 @@ def draw_boxes(ax: Any, boxes: Iterable[Box], px: float = 1) -> None:
 
     boxes = sorted(boxes, key=lambda box: -box.wide)  # what is inside another lies on top
     corners = []
-    texts: dict[tuple[float, int], Box] = {}  # by row and place: of several the one on top
+    texts: dict[Box, range] = {}  # the places that each takes
+    on_top: dict[tuple[float, int], Box] = {}  # by row and place
     for box in boxes:
         seam = 0.9 / px if box.wide * px > 4 else 0  # to the next box
         left, right = box.left, box.left + box.wide - seam
         low = box.top + box.high
         corners.append([(left, box.top), (right, box.top), (right, low), (left, low)])
-        if box.text and box.wide * px > 6.5 * len(box.text) + 3 and box.high > 11:
-            texts[box.top, int((left + right) / 2 * px / CELL)] = box
-    for box in texts.values():
+        long = 6.5 * len(box.text)  # px
+        if box.text and box.wide * px > long + 3 and box.high > 11:
+            middle, half = (left + right) / 2 * px, long / 2
+            texts[box] = range(int((middle - half) / PLACE), int((middle + half) / PLACE) + 1)
+            on_top |= {(box.top, place): box for place in texts[box]}
+    for box, places in texts.items():
+        if any(on_top[box.top, place] != box for place in places):
+            continue  # another text would be written into it
         ax.text(
             box.left + box.wide / 2,
             box.top + box.high / 2,

@@ -81,8 +81,10 @@ def test_a_picture_is_as_large_whatever_the_reader_has_set_for_own_figures():
 def test_of_texts_on_each_other_one_is_drawn_the_inner_one(figures):
     nested = [Span(0, f"send {i}", -i / 1000, i / 1000) for i in range(1000, 2000)]
     pictures.gantt(Timeline(nested))
-    assert texts(figures[0])[0] == "send 1000"
-    assert len(texts(figures[0])) < 5
+    assert texts(figures[0]) == ["send 1000"]
+    blocks = [Span(0, f"block {i}", i, i + 1) for i in range(3)]
+    pictures.gantt(Timeline([Span(0, "forward", 0, 3), *blocks]))
+    assert texts(figures[1]) == ["block 0", "block 1", "block 2"]
 
 
 def test_overlapping_spans_of_a_thin_lane_lie_one_above_the_other(figures):
