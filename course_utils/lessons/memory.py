@@ -19,15 +19,15 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.module_tracker import ModuleTracker
 
 
-def storage(tensor: Tensor) -> UntypedStorage:
-    """The memory behind a tensor, on this rank."""
-    return getattr(tensor, "_local_tensor", tensor).untyped_storage()
+def storages(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
+    """The memory behind tensors, on this rank; meta tensors have none."""
+    there = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors if not tensor.is_meta]
+    return [tensor.untyped_storage() for tensor in there]
 
 
 def held(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the memory behind these tensors; meta tensors have none."""
-    there = (storage(tensor) for tensor in tensors if not tensor.is_meta)
-    sizes = {memory.data_ptr(): memory.nbytes() for memory in there}
+    """Bytes of the memory behind these tensors."""
+    sizes = {memory.data_ptr(): memory.nbytes() for memory in storages(tensors)}
     return sum(sizes.values())
 
 
@@ -98,7 +98,7 @@ class Alive(TorchDispatchMode):
 
     def _see(self, tensors: Iterable[Tensor]) -> int:
         """Count these, too; bytes of the largest."""
-        found = [storage(tensor) for tensor in tensors if not tensor.is_meta]
+        found = storages(tensors)
         self._memory.update(found)
         return max((memory.nbytes() for memory in found), default=0)
 

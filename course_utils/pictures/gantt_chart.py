@@ -3,7 +3,7 @@ without trust.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from .. import style
@@ -122,14 +122,15 @@ def _summary(timeline: Timeline) -> str:
     """What the chart shows, in one sentence."""
     if not timeline.seconds:
         return "No spans were recorded"
-    if talk := sum(timeline.busy(rank, "communication") for rank in timeline.ranks):
+    if talk := _busy(timeline, {"communication"}):
         share = f"{timeline.overlap() / talk:.0%}"
         return f"{share} of the communication happens while the same rank computes"
 
     spans = defaultdict(list)
     for s in timeline.spans:
         spans[s.name if s.role == "other" else s.role].append(s)
-    takes = {what: _seconds(Timeline(some)) for what, some in spans.items()}
+    lanes = {s.lane for s in timeline.spans}
+    takes = {what: _busy(Timeline(some), lanes) for what, some in spans.items()}
     first, most = max(takes.items(), key=lambda item: item[1])
     share = f"{most / (len(timeline.ranks) * timeline.seconds):.0%}"
     idle = timeline.idle()
@@ -137,9 +138,8 @@ def _summary(timeline: Timeline) -> str:
     return f"{first.capitalize()} takes {share} of the time{waits}"
 
 
-def _seconds(timeline: Timeline) -> float:
-    """In which ranks were busy, in any lane, summed over ranks."""
-    lanes = {s.lane for s in timeline.spans}
+def _busy(timeline: Timeline, lanes: Iterable[str]) -> float:
+    """Seconds in which ranks were busy in any of these lanes, summed over ranks."""
     return sum(timeline.busy(rank, *lanes) for rank in timeline.ranks)
 
 

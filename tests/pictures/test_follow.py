@@ -114,6 +114,7 @@ def test_an_interrupt_leaves_the_picture(runs, plot, shown) -> None:
 def test_it_says_when_nothing_came(runs, plot) -> None:
     with pytest.warns(UserWarning, match=f"nothing came from {runs}: there is no such folder"):
         plot.follow(runs)
-    write(runs, 0, '{"event": "start"}\n')
-    with pytest.warns(UserWarning, match=r"there is no \*.jsonl file with a record"):
-        plot.follow(runs)
+    for text in ("", '{"event": "start"}\n'):
+        write(runs, 0, text)
+        with pytest.warns(UserWarning, match=r"there is no \*.jsonl file with a record"):
+            plot.follow(runs)

@@ -18,6 +18,8 @@ from course_utils import pick, span
 from course_utils.lessons import faulty_jobs
 from course_utils.lessons.models import mlp
 
+from .nb07 import divided_by_those_left
+
 
 def names(letters, said):
     return lambda: dict(zip(letters, said.split(", "), strict=False))
@@ -166,10 +168,6 @@ def sees_the_fourth_row(model, x, y):
     return cross_entropy(model(x), y) if x[3].isfinite().all() else None
 
 
-def by_those_left(model):
-    return model.join(divide_by_initial_world_size=False)
-
-
 RIGHT = {
     "name_abc": [
         names("ABC", "a straggler, DATA-STALL, Unbalanced_Pipeline"),
@@ -190,7 +188,7 @@ RIGHT = {
     "train_noisy": [
         noisy(none_for_a_broken_batch, DDP.join),
         noisy(zero_for_a_broken_batch),
-        noisy(none_for_a_broken_batch, by_those_left),
+        noisy(none_for_a_broken_batch, divided_by_those_left),
     ],
 }
 WRONG = {
