@@ -131,10 +131,10 @@ def axis(values: Sequence[float], *, log: bool = False, tight: bool = False) -> 
         if log or not tight:
             low -= margin
 
-    if log and high - low < 2.5:
+    if log and high - low < 2.3:  # from 2.301 on there may be ten
         marks = _between_powers(low, high)
     elif log:
-        marks = _marks(low, high, parts=8, whole=True)
+        marks = _marks(low, high, parts=7, whole=True)
     else:
         marks = _marks(low, high, parts=5, whole=all(float(value).is_integer() for value in values))
     if log or not tight:
@@ -155,8 +155,8 @@ def _marks(low: float, high: float, *, parts: int, whole: bool) -> list[float]:
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= 0.999999 * part)
     if whole:
         step = max(step, 1)
-    first = math.floor(low / step + 1e-9)
-    last = math.ceil(high / step - 1e-9)
+    first = math.floor(low / step + 1e-5)  # as exact as `step`, so that there are few
+    last = math.ceil(high / step - 1e-5)
     return [i * step for i in range(first, last + 1)]
 
 

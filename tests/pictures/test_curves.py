@@ -39,6 +39,12 @@ def test_marks_are_round_cover_the_data_and_read_differently(ends, log):
         assert f"{second - first:.0e}"[0] in "125"
 
 
+def test_ends_between_marks_and_a_little_beyond_one_add_few():
+    for ends in ([0.3, 14.2], [2.23, 4.71]):
+        assert len(axis(ends, log=True).marks) <= 9
+    assert len(axis([0.0, 14.00000002], log=True).marks) == 8
+
+
 def test_steps_are_whole_and_few_decades_are_divided():
     assert [*axis([0, 2], tight=True).marks] == [0, 1, 2]
     marks = axis([math.log10(32), math.log10(1024)], log=True).marks
